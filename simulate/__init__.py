@@ -1,0 +1,4 @@
+"""Full-parameter models and their training."""
+
+from simulate.attention import SeparateAttention as SeparateAttention
+from simulate.train import train as train

@@ -1,0 +1,60 @@
+"""Prompts of in-context regression: each batch is a pure function of the seeds and its number.
+
+x_n, x_q ~ N(0, Lambda), w ~ N(0, I) per sequence, y_n = w.x_n + noise, y_q = w.x_q.  Prompt matrix (arXiv:2501.16265, Section 2):
+
+    X = [x_1 ... x_N x_q; y_1 ... y_N 0]    of size (D+1) x (N+1)
+"""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+from spectral_ode.problem import Problem
+from spectral_ode.systems.linear import rotation
+from spectral_ode.weights import stream
+
+BATCH = 4096  # sequences of a fixed data set are drawn in batches of this size
+
+
+class Prompts(eqx.Module):
+    """A batch of prompt matrices and the labels of their queries."""
+
+    tokens: Float[Array, "sequences d+1 N+1"]
+    target: Float[Array, " sequences"]
+
+
+class Sampler(eqx.Module):
+    """Draws prompts; a batch depends on the keys and its number, and on nothing else."""
+
+    root: Float[Array, "d d"]  # a square root of Lambda
+    noise: Float[Array, ""]
+    keys: dict[str, PRNGKeyArray]
+    context: int = eqx.field(static=True)
+
+    @classmethod
+    def from_problem(cls, problem: Problem, *, run: int = 0) -> "Sampler":
+        """The sampler of one run, in the float type of the problem's training."""
+        dtype = problem.training.dtype
+        spectrum = jnp.sort(jnp.asarray(problem.task.spectrum, dtype))[::-1]
+        root = rotation(problem.task.rotation, spectrum.size).astype(dtype) * jnp.sqrt(spectrum)
+        keys = {name: stream(problem, name, run) for name in ("task", "data", "noise")}
+        return cls(root, jnp.asarray(problem.task.noise, dtype), keys, problem.task.context)
+
+    def __call__(self, number: Array | int, sequences: int) -> Prompts:
+        """Batch `number`."""
+        d, dtype = self.root.shape[0], self.root.dtype
+        keys = {name: jax.random.fold_in(key, number) for name, key in self.keys.items()}
+        x = jax.random.normal(keys["data"], (sequences, d, self.context + 1), dtype)
+        x = jnp.einsum("ab,sbn->san", self.root, x)
+        w = jax.random.normal(keys["task"], (sequences, d), dtype)
+        y = jnp.einsum("sd,sdn->sn", w, x)
+        noisy = y[:, :-1] + self.noise * jax.random.normal(keys["noise"], (sequences, self.context), dtype)
+        labels = jnp.concatenate([noisy, jnp.zeros((sequences, 1), dtype)], axis=1)
+        return Prompts(jnp.concatenate([x, labels[:, None]], axis=1), y[:, -1])
+
+
+def fixed(sampler: Sampler, sequences: int) -> Prompts:
+    """A fixed data set: batches 0, 1, ... cut to the number of sequences."""
+    batches = jax.lax.map(lambda number: sampler(number, BATCH), jnp.arange(-(-sequences // BATCH)))
+    return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[:sequences], batches)

@@ -1,0 +1,154 @@
+"""Train the full-parameter model of a problem and watch it through the eyes of its theory.
+
+Everything runs inside compiled scans: Optax steps, the reduction's observables at the problem's recorded steps, and its phases,
+whose crossing is noticed at every step and interpolated inside it. Runs are batched with `vmap`. Time is learning rate x step, by
+the problem. Observables are computed in the widest enabled float type, whatever type the training has.
+"""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jaxtyping import Array, Float
+
+from simulate import loss as losses
+from simulate.attention import SeparateAttention
+from simulate.tasks import Sampler
+from spectral_ode import systems, weights
+from spectral_ode.problem import Problem
+from spectral_ode.system import AbstractSystem
+from spectral_ode.trajectory import Trajectory
+
+CHUNKS = 40  # progress is told about this often
+
+
+def train(
+    problem: Problem,
+    *,
+    optimizer: optax.GradientTransformation | None = None,
+    progress: Callable[[float, float, float], None] | None = None,
+) -> Trajectory:
+    """Train every run of a problem, each from its own start on its own data; plain gradient descent unless told otherwise.
+
+    `progress(share, time, loss)` is called now and then. The result is a stack of runs.
+    """
+    system = systems.load(problem.system).from_problem(problem)
+    method = method_of(problem)
+    optimizer = optax.sgd(problem.training.learning_rate) if optimizer is None else optimizer
+    samplers = _stack([Sampler.from_problem(problem, run=run) for run in range(problem.runs)])
+    starts = [SeparateAttention.from_weights(weights.draw(problem, run=run), problem.training.dtype) for run in range(problem.runs)]
+    data = None
+    if problem.training.data == "fixed":
+        prepare = lambda sampler: losses.of_data_set(sampler, problem.training.sequences, method)
+        data = eqx.filter_jit(eqx.filter_vmap(prepare))(samplers)
+    carry = eqx.filter_jit(eqx.filter_vmap(lambda model: _begin(model, optimizer, system)))(_stack(starts))
+    step = _Step(system, optimizer, samplers, data, problem.training.sequences, method)
+    chunk = max(1, -(-len(problem.steps) // CHUNKS))
+    padded = np.concatenate([problem.steps, np.repeat(problem.steps[-1:], -len(problem.steps) % chunk)])
+    parts = []
+    for first in range(0, len(padded), chunk):
+        carry, observed = _advance(step, carry, jnp.asarray(padded[first : first + chunk]))
+        parts.append(jax.tree.map(np.asarray, observed))
+        if progress is not None:
+            done = min(first + chunk, len(problem.steps))
+            progress(done / len(problem.steps), problem.times[done - 1], float(np.mean(parts[-1]["loss"][:, -1])))
+    observables = jax.tree.map(lambda *leaves: jnp.asarray(np.concatenate(leaves, axis=1)[:, : len(problem.steps)]), *parts)
+    phases = {name: carry.found[name] * problem.training.learning_rate for name in carry.found}
+    finite = np.isfinite(np.asarray(observables["loss"])).all()
+    stopped = f"reached step {problem.steps[-1]} at flow time {problem.times[-1]:g}" if finite else (
+        f"the loss is no longer a number; try a smaller --training.learning-rate than {problem.training.learning_rate:g}"
+    )
+    origin = {"source": "training", "method": method, "dtype": problem.training.dtype, "ok": bool(finite), "stopped": stopped}
+    time = jnp.broadcast_to(jnp.asarray(problem.times), (problem.runs, len(problem.times)))
+    return Trajectory(time, observables, phases, origin=json.dumps(origin))
+
+
+def method_of(problem: Problem) -> str:
+    """How the loss is evaluated: moments for a fixed data set, Gram matrices for fresh ones, unless the problem says."""
+    if problem.training.method != "auto":
+        return problem.training.method
+    return "moments" if problem.training.data == "fixed" else "gram"
+
+
+class _Carry(eqx.Module):
+    step: Array
+    model: SeparateAttention
+    optimizer: Any
+    before: dict[str, Float[Array, ""]]  # phase values at the previous step
+    found: dict[str, Float[Array, ""]]  # step at which each phase was crossed; nan: not yet
+
+
+class _Step(eqx.Module):
+    """One step of one run, and everything that stays the same along the way."""
+
+    system: AbstractSystem
+    optimizer: optax.GradientTransformation = eqx.field(static=True)
+    sampler: Sampler
+    data: losses.AbstractLoss | None
+    sequences: int = eqx.field(static=True)
+    method: str = eqx.field(static=True)
+
+    def loss(self, step: Array) -> losses.AbstractLoss:
+        """The loss that this step descends."""
+        if self.data is not None:
+            return self.data
+        prompts = self.sampler(step, self.sequences)
+        return losses.Tokens(prompts) if self.method == "attention" else losses.gram(prompts)
+
+    def __call__(self, carry: _Carry) -> _Carry:
+        """Descend half the mean squared error, and notice the phases crossed on the way."""
+        loss = self.loss(carry.step)
+        gradient = jax.grad(lambda model: 0.5 * loss(model))(carry.model)
+        updates, optimizer = self.optimizer.update(gradient, carry.optimizer, carry.model)
+        model = optax.apply_updates(carry.model, updates)
+        now = _phases(self.system, model)
+
+        def crossing(before, now, found):
+            here = jnp.isnan(found) & (before < 0) & (now >= 0)
+            return jnp.where(here, carry.step.astype(now.dtype) + before / (before - now), found)
+
+        return _Carry(carry.step + 1, model, optimizer, now, jax.tree.map(crossing, carry.before, now, carry.found))
+
+
+def _phases(system: AbstractSystem, model: SeparateAttention) -> dict[str, Float[Array, ""]]:
+    return system.phases(system.observe_weights(model.weights(jnp.zeros((), float).dtype.name)))
+
+
+def _begin(model: SeparateAttention, optimizer: optax.GradientTransformation, system: AbstractSystem) -> _Carry:
+    before = _phases(system, model)
+    found = jax.tree.map(lambda value: jnp.where(value >= 0, jnp.zeros_like(value), jnp.nan), before)
+    return _Carry(jnp.asarray(0), model, optimizer.init(model), before, found)
+
+
+def _stack(members: list) -> Any:
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *members)
+
+
+@eqx.filter_jit(donate="none")
+def _advance(step: _Step, carry: _Carry, records: Array) -> tuple[_Carry, dict[str, Array]]:
+    """All runs to each of the recorded steps in turn; observables have a leading run axis, then time."""
+
+    def one(step: _Step, carry: _Carry) -> tuple[_Carry, dict[str, Array]]:
+        def record(carry: _Carry, target: Array) -> tuple[_Carry, dict[str, Array]]:
+            carry = jax.lax.fori_loop(carry.step, target, lambda _, carry: step(carry), carry)
+            return carry, _observe(step, carry)
+
+        return jax.lax.scan(record, carry, records)
+
+    shared = eqx.tree_at(lambda step: step.system, jax.tree.map(lambda _: 0, step), replace=jax.tree.map(lambda _: None, step.system))
+    return eqx.filter_vmap(one, in_axes=(shared, 0))(step, carry)
+
+
+def _observe(step: _Step, carry: _Carry) -> dict[str, Array]:
+    wide = jnp.zeros((), float).dtype.name
+    observed = step.system.observe_weights(carry.model.weights(wide))
+    # The loss that is descended takes the place of the population's, which stays beside it.
+    observed["population loss"] = observed["loss"]
+    observed["loss"] = step.loss(carry.step)(carry.model).astype(wide)
+    observed["idle"] = carry.model.idle().astype(wide)
+    return observed

@@ -1,0 +1,58 @@
+"""The exact gradient flow of the full weights on the population loss: the rung between a reduction and training."""
+
+from typing import Self
+
+from jaxtyping import Array, Float
+
+from spectral_ode.claims import Claim
+from spectral_ode.problem import Problem
+from spectral_ode.system import AbstractSystem, Observed, Weights
+
+
+class PopulationFlow(AbstractSystem):
+    """State = full weights, field = the gradient flow of `reduction.population_loss`; everything is asked of the reduction."""
+
+    reduction: AbstractSystem
+
+    @classmethod
+    def from_problem(cls, problem: Problem) -> Self:
+        """The population flow of the problem's own reduction."""
+        from spectral_ode import systems
+
+        return cls(systems.load(problem.system).from_problem(problem))
+
+    def project(self, weights: Weights) -> Weights:
+        """Nothing is projected away."""
+        return weights
+
+    def vector_field(self, t: Float[Array, ""], state: Weights) -> Weights:
+        """Minus half the gradient of the population loss."""
+        return self.reduction.weights_field(state)
+
+    def observe(self, state: Weights) -> Observed:
+        """The reduction's observables of full weights."""
+        return self.reduction.observe_weights(state)
+
+    def observe_weights(self, weights: Weights) -> Observed:
+        """The same as `observe`."""
+        return self.reduction.observe_weights(weights)
+
+    def phases(self, observed: Observed) -> dict[str, Float[Array, ""]]:
+        """The reduction's phases, which are functions of the observables."""
+        return self.reduction.phases(observed)
+
+    def population_loss(self, weights: Weights) -> Float[Array, ""]:
+        """The reduction's population loss."""
+        return self.reduction.population_loss(weights)
+
+    def weights_field(self, weights: Weights) -> Weights:
+        """The same as `vector_field`."""
+        return self.reduction.weights_field(weights)
+
+    def forecast(self, weights: Weights) -> dict[str, Array]:
+        """Forecasts belong to the reduction."""
+        return {}
+
+    def claims(self, problem: Problem) -> tuple[Claim, ...]:
+        """Claims belong to the reduction."""
+        return ()

@@ -1,0 +1,171 @@
+"""The single call into Diffrax: integrate a system, observe it at given times, find its phases.
+
+Saved values are computed inside the solve. Phases are found by a Diffrax event each: the solve saves the state at the given
+times, a phase that changes sign between two of them is integrated again from the earlier one up to the event, and the time is
+root-found there. So no phase disturbs the course, and all of it is differentiable and batches under `vmap`.
+
+Failure is data: the trajectory ends at the last time that was reached and `stopped` says where, why and what to try.
+"""
+
+import json
+from typing import Any
+
+import diffrax
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optimistix
+from jaxtyping import Array, Float
+
+from spectral_ode.problem import BadInput, Problem
+from spectral_ode.system import AbstractSystem, State
+from spectral_ode.trajectory import Trajectory
+from spectral_ode.weights import largest
+
+SOLVERS = {"tsit5": diffrax.Tsit5, "dopri5": diffrax.Dopri5, "dopri8": diffrax.Dopri8, "kvaerno5": diffrax.Kvaerno5}
+STEADY = 1e-9  # a state is steady when |field| falls below this times |state| (largest entries), all phases being past
+
+
+def solve(
+    system: AbstractSystem,
+    state: State,
+    times: Float[Array, " time"] | np.ndarray,
+    *,
+    solver: str = "tsit5",
+    rtol: float = 1e-8,
+    atol: float | None = None,
+    scale: float | None = None,
+    max_steps: int = 1_000_000,
+    steady: bool = False,
+) -> Trajectory:
+    """Integrate `system` from `state` at times[0] to times[-1].
+
+    `atol` is `rtol` times the start scale unless given, and may not exceed a hundredth of it: escape times from a saddle depend
+    on the smallest numbers. The start scale is `scale`, or else the largest entry of the state. With `steady` the integration
+    ends once every phase is past and the state has stopped moving.
+    """
+    if solver not in SOLVERS:
+        raise BadInput(f"unknown solver {solver!r}; choose one of {', '.join(SOLVERS)}")
+    times = jnp.asarray(times)
+    traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((system, state, times)))
+    single = [leaf.dtype for leaf in jax.tree.leaves(state) if leaf.dtype != jnp.float64]
+    if single and rtol < 1e-5:
+        raise BadInput(f"the state is {single[0]}, but rtol {rtol:g} needs float64; call spectral_ode.configure() before anything else")
+    if not traced and (times.ndim != 1 or times.size < 2 or not bool(jnp.all(jnp.diff(times) > 0))):
+        raise BadInput("times must be an increasing list of at least two numbers")
+    start = largest(state) if scale is None else jnp.asarray(scale, times.dtype)
+    if atol is not None and not traced and atol > 1e-2 * start:
+        raise BadInput(f"atol {atol:g} is too coarse for a start of scale {float(start):g}; use at most {1e-2 * float(start):g}")
+    tolerance = jnp.asarray(rtol, times.dtype) * start if atol is None else jnp.asarray(atol, times.dtype)
+    observables, phases, reached, count, failure = _integrate(
+        system, state, times, jnp.asarray(rtol, times.dtype), tolerance, solver, max_steps, steady
+    )
+    if traced:
+        return Trajectory(times, observables, phases)
+    kept = int(reached)
+    at = float(times[kept - 1])
+    origin: dict[str, Any] = {
+        "source": type(system).__name__,
+        "solver": {"name": solver, "rtol": rtol, "atol": float(tolerance), "steps": int(count)},
+        "dtype": str(times.dtype),
+        "ok": int(failure) != 1,
+        "stopped": _reason(int(failure), at, float(times[-1]), int(count), max_steps, solver),
+    }
+    observables = {name: array[:kept] for name, array in observables.items()}
+    return Trajectory(times[:kept], observables, phases, origin=json.dumps(origin))
+
+
+def solve_problem(system: AbstractSystem, problem: Problem, state: State, **changes: Any) -> Trajectory:
+    """`solve` with the times and the solver settings of a problem."""
+    settings = {"solver": problem.solver.name, "rtol": problem.solver.rtol, "atol": problem.atol, "scale": problem.start.scale}
+    settings |= {"max_steps": problem.solver.max_steps, "steady": problem.solver.steady}
+    return solve(system, state, problem.times, **(settings | changes))
+
+
+def _reason(failure: int, at: float, end: float, count: int, max_steps: int, solver: str) -> str:
+    if failure == 0:
+        return f"reached the horizon {end:g} after {count} steps"
+    if failure == 2:
+        return f"reached the steady state before t={at:g} of {end:g} after {count} steps"
+    if count >= max_steps:
+        return f"stopped at t={at:g} of {end:g} after {count} steps; raise --solver.max-steps or try --solver.name kvaerno5"
+    other = "tsit5" if solver == "kvaerno5" else "kvaerno5"
+    return f"stopped at t={at:g} of {end:g} because the {solver} step failed; try --solver.name {other} or a smaller --solver.rtol"
+
+
+@eqx.filter_jit
+def _integrate(system, state, times, rtol, atol, solver, max_steps, steady):
+    """Observables at `times`, phase times, number of finite points, steps, and 0 = horizon, 1 = failure, 2 = steady state."""
+    term = diffrax.ODETerm(lambda t, y, args: system.vector_field(t, y))
+    controller = diffrax.PIDController(rtol=rtol, atol=atol)
+    method = SOLVERS[solver]()
+
+    def settled(t, y, args, **_):
+        past = jnp.asarray([value > 0 for value in system.phases(system.observe(y)).values()])
+        return jnp.all(past) & (largest(system.vector_field(t, y)) < STEADY * largest(y))
+
+    solution = diffrax.diffeqsolve(
+        term,
+        method,
+        t0=times[0],
+        t1=times[-1],
+        dt0=None,
+        y0=state,
+        saveat=diffrax.SaveAt(ts=times),
+        stepsize_controller=controller,
+        max_steps=max_steps,
+        event=diffrax.Event(settled) if steady else None,
+        throw=False,
+    )
+    assert solution.ys is not None
+    finite = jnp.all(jnp.stack([jnp.isfinite(leaf.reshape(times.size, -1)).all(1) for leaf in jax.tree.leaves(solution.ys)]), axis=0)
+    reached = jnp.maximum(jnp.sum(jnp.cumprod(finite)), 1)
+    # Under tracing the arrays keep their length: a state that is no longer integrated holds its last value.
+    index = jnp.minimum(jnp.arange(times.size), reached - 1)
+    states = jax.tree.map(lambda leaf: leaf[index], solution.ys)
+    observables = jax.vmap(system.observe)(states)
+    phases = _locate(system, term, method, controller, times, states, observables)
+    failed = jnp.where(solution.result == diffrax.RESULTS.successful, 0, 1)
+    failure = jnp.where(solution.result == diffrax.RESULTS.event_occurred, 2, failed)
+    return observables, phases, reached, solution.stats["num_steps"], failure
+
+
+def _locate(system, term, method, controller, times, states, observables) -> dict[str, Float[Array, ""]]:
+    """The first upward crossing of each phase, by a Diffrax event between the two saved times around it; nan if there is none."""
+    values = jax.vmap(system.phases)(observables)
+    if not values:
+        return {}
+    names = list(values)
+    past = jnp.stack([values[name] >= 0 for name in names])  # phases x time
+    first = jnp.argmax(past, axis=1)
+    before = jnp.maximum(first - 1, 0)
+
+    crosses = jnp.any(past, axis=1) & ~past[:, 0]
+
+    def condition(t, y, args, **_):
+        number, middle = args
+        now = system.phases(system.observe(y))
+        # A phase that is not crossed gets a sure event, because one failed root find would spoil its whole batch.
+        return jnp.where(crosses[number], jnp.stack([now[name] for name in names])[number], t - middle)
+
+    root_finder = optimistix.Bisection(rtol=1e-13, atol=1e-13, flip="detect")
+
+    def one(number, index):
+        return diffrax.diffeqsolve(
+            term,
+            method,
+            t0=times[index],
+            t1=times[index + 1],
+            dt0=None,
+            y0=jax.tree.map(lambda leaf: leaf[index], states),
+            args=(number, 0.5 * (times[index] + times[index + 1])),
+            stepsize_controller=controller,
+            event=diffrax.Event(condition, root_finder, direction=True),
+            max_steps=65_536,
+            throw=False,
+        ).ts[0]
+
+    found = jax.vmap(one)(jnp.arange(len(names)), before)
+    found = jnp.where(crosses, found, jnp.where(past[:, 0], times[0], jnp.nan))
+    return dict(zip(names, found, strict=True))

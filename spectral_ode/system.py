@@ -1,0 +1,59 @@
+"""What a reduction is: the contract between a paper's equations and everything that uses them."""
+
+import abc
+from typing import Any, Self
+
+import equinox as eqx
+from jaxtyping import Array, Float
+
+from spectral_ode.claims import Claim
+from spectral_ode.problem import Problem
+
+State = Any  # a tree of float arrays: the state of one reduction
+Weights = Any  # one of the containers of `spectral_ode.weights`
+Observed = dict[str, Array]
+
+
+class AbstractSystem(eqx.Module):
+    """One reduction, as a paper states it. Subclasses are final; each lives in a file of `spectral_ode.systems`."""
+
+    @classmethod
+    @abc.abstractmethod
+    def from_problem(cls, problem: Problem) -> Self:
+        """The reduction of a problem; raises `BadInput` where the problem does not admit it."""
+
+    @abc.abstractmethod
+    def project(self, weights: Weights) -> State:
+        """The state matched to full weights, without any fit."""
+
+    @abc.abstractmethod
+    def vector_field(self, t: Float[Array, ""], state: State) -> State:
+        """Time derivative of the state."""
+
+    @abc.abstractmethod
+    def observe(self, state: State) -> Observed:
+        """Named observables of a state."""
+
+    @abc.abstractmethod
+    def observe_weights(self, weights: Weights) -> Observed:
+        """The same names (and perhaps more) from full weights."""
+
+    @abc.abstractmethod
+    def phases(self, observed: Observed) -> dict[str, Float[Array, ""]]:
+        """Named landmarks of the course: each value crosses zero upwards at its moment."""
+
+    @abc.abstractmethod
+    def population_loss(self, weights: Weights) -> Float[Array, ""]:
+        """The loss on infinitely many sequences, as a function of full weights."""
+
+    @abc.abstractmethod
+    def weights_field(self, weights: Weights) -> Weights:
+        """The exact gradient flow of the full weights on the population loss."""
+
+    @abc.abstractmethod
+    def forecast(self, weights: Weights) -> dict[str, Array]:
+        """What follows from the start alone, without integrating: named arrays (empty where the paper has no such law)."""
+
+    @abc.abstractmethod
+    def claims(self, problem: Problem) -> tuple[Claim, ...]:
+        """The testable statements about this reduction, with bounds for this problem."""

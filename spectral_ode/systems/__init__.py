@@ -1,0 +1,58 @@
+"""One file per paper, found by looking: every `AbstractSystem` in a file here is a system named file.class, in lower case.
+
+The list is read from the files' text, so that showing it imports nothing.
+"""
+
+import ast
+import difflib
+import importlib
+import pkgutil
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from spectral_ode.problem import BadInput
+
+
+class Entry(NamedTuple):
+    """A system as the list shows it."""
+
+    name: str
+    title: str
+    paper: str
+
+
+def entries() -> list[Entry]:
+    """All systems, by name."""
+    found = []
+    for info in pkgutil.iter_modules(__path__):
+        if info.name.startswith("_"):
+            continue
+        folder = next(Path(folder) for folder in __path__ if (Path(folder) / f"{info.name}.py").exists())
+        tree = ast.parse((folder / f"{info.name}.py").read_text(encoding="utf-8"))
+        paper = re.search(r"arXiv:\s*\S+", ast.get_docstring(tree) or "")
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and any(isinstance(base, ast.Name) and base.id == "AbstractSystem" for base in node.bases):
+                title = (ast.get_docstring(node) or "").partition("\n")[0].rstrip(".")
+                found.append(Entry(f"{info.name}.{node.name.lower()}", title, paper.group().rstrip(",;.") if paper else ""))
+    return found
+
+
+def names() -> list[str]:
+    """Names of all systems."""
+    return [entry.name for entry in entries()]
+
+
+def load(name: str):
+    """The class behind a system's name."""
+    check(name)
+    module, _, lower = name.partition(".")
+    members = vars(importlib.import_module(f"{__name__}.{module}"))
+    return next(member for key, member in members.items() if key.lower() == lower and isinstance(member, type))
+
+
+def check(name: str) -> None:
+    """Raise `BadInput` unless there is a system of that name."""
+    if name not in names():
+        near = difflib.get_close_matches(name, names(), n=1, cutoff=0.0)
+        raise BadInput(f"unknown system {name!r}; did you mean {near[0]!r}? `python -m spectral_ode list` shows all")

@@ -1,0 +1,252 @@
+r"""Linear attention that learns in context: saddle to saddle, one eigenvector at a time.
+
+Paper: arXiv:2501.16265 (Zhang, Singh, Latham, Saxe, ICML 2025), Section 4.
+Symbols: Lambda = token covariance with eigenpairs lam_d, e_d; N = context length; s2 = variance of the context labels' noise;
+v_i, k_ir, q_ir = value, key and query weights of head i; beta = (1/N) sum_n y_n x_n.
+
+Prediction and loss (query only):
+
+    yhat = sum_i v_i sum_r (beta.k_ir)(q_ir.x_q) = beta^T A x_q,      A = sum_i v_i sum_r k_ir q_ir^T
+    C = E[beta beta^T] = Lambda^2 + (Lambda^2 + (tr Lambda + s2) Lambda) / N  (s2: ours),   c_d = C_d / lam_d^2
+    L(A) = tr Lambda - 2 <A, Lambda^2> + tr(A^T C A Lambda)
+
+Gradient flow tau dW/dt = -(1/2) dL/dW with tau = 1 (eq. 14), G = Lambda^2 - C A Lambda:
+
+    dv_i = sum_r k_ir^T G q_ir,     dk_ir = v_i G q_ir,     dq_ir = v_i G^T k_ir
+    conserved: v_i^2 - sum_r |k_ir|^2  and  K_i K_i^T - Q_i Q_i^T
+
+Fixed points: one per subset S of the eigenvectors, A = sum_{d in S} (lam_d c_d)^-1 e_d e_d^T, with loss (eq. 19)
+
+    L(S) = tr Lambda - sum_{d in S} lam_d / c_d;     small starts visit S = {}, {1}, {1, 2}, ... in order of falling eigenvalue.
+
+Reduction for rank one (eq. 21): k_i = q_i = v e_d, one scalar per direction,
+
+    dv/dt = lam^2 v^2 - lam^3 c v^5,     v* = (lam c)^(-1/3)
+
+with the implicit solution (derived here) t = [g(v) - g(v0)] / lam^2, in s = v / v*:
+
+    g(v) = (F(s) - 1/s) / v*,     F(s) = -ln(1-s)/3 + ln(1+s+s^2)/6 - arctan((2s+1)/sqrt 3)/sqrt 3.
+
+The start of each scalar follows from the full start by the escape law of `_escape` (ours): v_d(0) = 1 / (lam_d^2 T_d).
+"""
+
+import itertools
+import math
+from typing import NamedTuple, Self
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from spectral_ode.claims import Agrees, Claim, Conserved, Exact, Identity, Limit
+from spectral_ode.problem import BadInput, Problem
+from spectral_ode.system import AbstractSystem, Observed
+from spectral_ode.systems import _escape
+from spectral_ode.weights import SeparateWeights
+
+HALF = 1 - 1 / math.sqrt(2)  # (v/v*)^3 at which half of a drop in loss is done
+LEFT, SETTLED = 0.01, 0.99  # (v/v*)^3 at which a plateau counts as left, a direction as settled
+
+
+class State(eqx.Module):
+    """One scalar per eigen-direction."""
+
+    v: Float[Array, " d"]
+
+
+class FixedPoint(NamedTuple):
+    """A fixed point in function space: learned directions (by falling eigenvalue, from 0), loss, and how it is left."""
+
+    subset: tuple[int, ...]
+    loss: float
+    negative: int
+    kind: str
+
+
+class Separate(AbstractSystem):
+    """separate key and query, rank one: saddle to saddle, one scalar ODE per eigenvector."""
+
+    lam: Float[Array, " d"]
+    basis: Float[Array, "d d"]  # columns are the eigenvectors, by falling eigenvalue
+    context: Float[Array, ""]
+    noise: Float[Array, ""]  # standard deviation
+
+    @classmethod
+    def from_problem(cls, problem: Problem) -> Self:
+        """The reduction of a linear-regression task seen by heads with separate key and query."""
+        if problem.task.kind != "linear-regression" or problem.attention.kind != "separate":
+            raise BadInput("linear.separate needs task.kind 'linear-regression' and attention.kind 'separate'")
+        lam = jnp.sort(jnp.asarray(problem.task.spectrum, float))[::-1]
+        return cls(lam, rotation(problem.task.rotation, lam.size), jnp.asarray(problem.task.context, float), jnp.asarray(problem.task.noise, float))
+
+    @property
+    def c(self) -> Float[Array, " d"]:
+        """c_d = 1 + (1 + (tr Lambda + s2) / lam_d) / N."""
+        return 1 + (1 + (jnp.sum(self.lam) + self.noise**2) / self.lam) / self.context
+
+    @property
+    def covariance(self) -> Float[Array, "d d"]:
+        """Lambda."""
+        return self.basis * self.lam @ self.basis.T
+
+    @property
+    def C(self) -> Float[Array, "d d"]:
+        """E[beta beta^T]."""
+        return self.basis * (self.c * self.lam**2) @ self.basis.T
+
+    @property
+    def limit(self) -> Float[Array, " d"]:
+        """v* of each direction."""
+        return (self.lam * self.c) ** (-1 / 3)
+
+    def plateau_loss(self, learned: int) -> Float[Array, ""]:
+        """Loss on the plateau with the `learned` largest eigenvalues learned (eq. 19)."""
+        return jnp.sum(self.lam) - jnp.sum((self.lam / self.c)[:learned])
+
+    def project(self, weights: SeparateWeights) -> State:
+        """v_d(0) = 1 / (lam_d^2 T_d): the scalar ODE blows up where the forecast says that direction d is learned."""
+        return State(v=1.0 / (self.lam**2 * self._forecast(weights).blow_up))
+
+    def vector_field(self, t: Float[Array, ""], state: State) -> State:
+        """Eq. 21 for every direction."""
+        return State(v=self.lam**2 * state.v**2 - self.lam**3 * self.c * state.v**5)
+
+    def observe(self, state: State) -> Observed:
+        """Loss, v, and how far each direction is learned."""
+        v, lam = state.v, self.lam
+        loss = jnp.sum(lam) - jnp.sum(2 * lam**2 * v**3 - self.c * lam**3 * v**6)
+        return {"loss": loss, "v": v, "learned": lam * self.c * v**3}
+
+    def observe_weights(self, weights: SeparateWeights) -> Observed:
+        """The same from full weights, with each head's value and key, the head behind each direction, and what lies outside."""
+        modes = weights.value[:, None] * jnp.sum(self._along(weights.key) * self._along(weights.query), axis=1)  # heads x d
+        learned = jnp.sum(modes, axis=0)
+        return {
+            "loss": self.population_loss(weights),
+            "v": jnp.cbrt(learned),
+            "learned": self.lam * self.c * learned,
+            "value": weights.value,
+            "key": weights.key,
+            "head": jnp.argmax(jnp.abs(modes), axis=0),
+            "outside": self.outside(weights),
+        }
+
+    def outside(self, weights: SeparateWeights) -> Float[Array, ""]:
+        """Share of the squared weights that is not on one eigenvector per head with key = +-query = +-value: outside the ansatz."""
+        key, query = self._along(weights.key), self._along(weights.query)
+        own = jnp.argmax(jnp.sum(jnp.abs(key * query), axis=1), axis=1)[:, None, None]
+        pair = [jnp.abs(jnp.take_along_axis(part, own, axis=2)[:, 0, 0]) for part in (key, query)]
+        aligned = jnp.mean(jnp.stack([jnp.abs(weights.value), *pair]), axis=0)
+        total = jnp.sum(weights.value**2) + jnp.sum(key**2) + jnp.sum(query**2)
+        return 1 - jnp.sum(3 * aligned**2) / total
+
+    def phases(self, observed: Observed) -> dict[str, Float[Array, ""]]:
+        """For each direction: its plateau is left, half of its drop is done, it is settled."""
+        levels = {"left": LEFT, "half": HALF, "settled": SETTLED}
+        return {f"{name} {d + 1}": observed["learned"][d] - level for d in range(self.lam.size) for name, level in levels.items()}
+
+    def population_loss(self, weights: SeparateWeights) -> Float[Array, ""]:
+        """L(A) for any rank, number of heads and covariance."""
+        A = self._modes(weights)
+        return jnp.sum(self.lam) - 2 * jnp.sum(jnp.diag(A) * self.lam**2) + jnp.sum(A**2 * (self.c * self.lam**2)[:, None] * self.lam)
+
+    def weights_field(self, weights: SeparateWeights) -> SeparateWeights:
+        """Eq. 14, for any rank."""
+        # Products and sums instead of small matrix products: XLA fuses them into one loop, five times faster on a CPU.
+        v, k, q = weights.value[:, None, None], weights.key, weights.query
+        G = self.covariance @ self.covariance - self.C @ jnp.sum((v * k)[..., :, None] * q[..., None, :], axis=(0, 1)) @ self.covariance
+        Gq = jnp.sum(G * q[..., None, :], axis=-1)
+        return SeparateWeights(jnp.sum(k * Gq, axis=(1, 2)), v * Gq, v * jnp.sum(G * k[..., :, None], axis=-2))
+
+    def _along(self, vectors: Float[Array, "heads rank d"]) -> Float[Array, "heads rank d"]:
+        return vectors @ self.basis
+
+    def _modes(self, weights: SeparateWeights) -> Float[Array, "d d"]:
+        """A in the eigenbasis."""
+        return jnp.einsum("h,hra,hrb->ab", weights.value, self._along(weights.key), self._along(weights.query))
+
+    def _forecast(self, weights: SeparateWeights) -> _escape.Forecast:
+        if weights.key.shape[1] != 1:
+            raise BadInput(f"the scalar reduction of linear.separate is for attention.rank 1, not {weights.key.shape[1]}")
+        key, query = self._along(weights.key)[:, 0], self._along(weights.query)[:, 0]
+        return _escape.forecast(_escape.Head(weights.value, key + query, key - query), self.lam, self.c)
+
+    def forecast(self, weights: SeparateWeights) -> dict[str, Array]:
+        """Which head learns each direction, and when half of that drop is done (inf: never)."""
+        found = self._forecast(weights)
+        v0 = 1.0 / (self.lam**2 * found.blow_up)
+        return {"head": found.head, "half": self.time_to(HALF ** (1 / 3) * self.limit, v0)}
+
+    def time_to(self, v: Float[Array, "*batch d"], v0: Float[Array, " d"]) -> Float[Array, "*batch d"]:
+        """The implicit solution: time at which the scalar ODE started at v0 reaches v."""
+        return (_g(v / self.limit) - _g(v0 / self.limit)) / (self.lam**2 * self.limit)
+
+    def closed_form(self, t: Float[Array, ""], v0: Float[Array, " d"]) -> Float[Array, " d"]:
+        """The implicit solution inverted to machine precision: v(t) of every direction."""
+        return self.limit * _invert(_g(v0 / self.limit) + self.lam**2 * self.limit * t)
+
+    def fixed_points(self) -> list[FixedPoint]:
+        """All 2^D fixed points with loss, negative Hessian directions and kind, best first.
+
+        With one head per learned direction and the idle heads at zero, the loss has one negative curvature for each pair (d in S,
+        e not in S) with lam_e/c_e > lam_d/c_d. The points that training visits have none: they are left at cubic order only.
+        """
+        gain = self.lam / self.c
+        points = []
+        for size in range(self.lam.size + 1):
+            for subset in itertools.combinations(range(self.lam.size), size):
+                rest = [e for e in range(self.lam.size) if e not in subset]
+                negative = sum(bool(gain[e] > gain[d]) for d in subset for e in rest)
+                kind = "minimum" if not rest else "strict saddle" if negative else "non-strict saddle"
+                loss = float(jnp.sum(self.lam) - sum(gain[d] for d in subset))
+                points.append(FixedPoint(subset, loss, negative, kind))
+        return sorted(points, key=lambda point: point.loss)
+
+    def at_fixed_point(self, subset: tuple[int, ...], heads: int) -> SeparateWeights:
+        """Weights at a fixed point: head j carries the j-th direction of the subset, the other heads are zero."""
+        if len(subset) > heads:
+            raise BadInput(f"{len(subset)} directions need at least {len(subset)} heads of rank one, but there are {heads}")
+        chosen = jnp.asarray(subset, int)
+        value = jnp.zeros(heads).at[: len(subset)].set(self.limit[chosen])
+        key = jnp.zeros((heads, 1, self.lam.size)).at[: len(subset), 0].set(value[: len(subset), None] * self.basis.T[chosen])
+        return SeparateWeights(value, key, key)
+
+    def claims(self, problem: Problem) -> tuple[Claim, ...]:
+        """The statements of Section 4 and ours, with bounds for this problem."""
+        return ()
+
+
+def rotation(seed: int, d: int) -> Float[Array, "d d"]:
+    """The identity for seed 0, otherwise a random rotation."""
+    if seed == 0:
+        return jnp.eye(d)
+    return jax.random.orthogonal(jax.random.key(seed), d)
+
+
+def _F(s: Float[Array, "..."]) -> Float[Array, "..."]:
+    return -jnp.log1p(-s) / 3 + jnp.log1p(s + s**2) / 6 - jnp.arctan((2 * s + 1) / math.sqrt(3)) / math.sqrt(3)
+
+
+def _g(s: Float[Array, "..."]) -> Float[Array, "..."]:
+    """-1/s + F(s): the time of the universal curve s' = s^2 - s^5."""
+    return _F(s) - 1 / s
+
+
+def _invert(h: Float[Array, "..."]) -> Float[Array, "..."]:
+    """The s with g(s) = h: Newton in -1/s below one half, in -ln(1-s) above, where each is nearly linear."""
+    upper = h > _g(jnp.asarray(0.5))
+    h_low, h_high = jnp.where(upper, -10.0, h), jnp.where(upper, h, 0.0)
+
+    def low(_, w):  # w = -1/s, g = w + F(-1/w), dg/dw = 1/(1 - s^3)
+        s = -1 / w
+        return jnp.minimum(w - (w + _F(s) - h_low) * (1 - s**3), -1.5)
+
+    def high(_, x):  # x = -ln(1-s), dg/dx = 1/(s^2 (1 + s + s^2))
+        s = -jnp.expm1(-x)
+        value = x / 3 + jnp.log1p(s + s**2) / 6 - jnp.arctan((2 * s + 1) / math.sqrt(3)) / math.sqrt(3) - 1 / s
+        return jnp.maximum(x - (value - h_high) * s**2 * (1 + s + s**2), 0.5)
+
+    w = jax.lax.fori_loop(0, 8, low, jnp.minimum(h_low, -1.5))
+    x = jax.lax.fori_loop(0, 8, high, jnp.maximum(3 * h_high, 0.7))
+    return jnp.where(upper, -jnp.expm1(-x), -1 / w)
