@@ -16,6 +16,7 @@ import abc
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from simulate.attention import SeparateAttention
@@ -66,11 +67,19 @@ class Moments(AbstractLoss):
 
 def coefficients(model: SeparateAttention) -> Float[Array, " F"]:
     """The vector t with yhat = t.phi."""
-    size = model.key.shape[-1]
-    T = jnp.einsum("ha,hrb,hrc->abc", model.value[:, -1], model.key, model.query[..., :-1])
-    a, b = jnp.triu_indices(size)
-    both = (T + jnp.swapaxes(T, 0, 1))[a, b]
-    return (both * jnp.where(a == b, 0.5, 1.0).astype(T.dtype)[:, None]).reshape(-1)
+    # Products and sums, which XLA fuses, instead of tiny matrix products and gathers: half the time of a training step.
+    W = jnp.sum(model.key[..., :, None] * model.query[..., None, :-1], axis=1)
+    T = jnp.sum(model.value[:, -1, :, None, None] * W[:, None], axis=0)
+    size, d = T.shape[1:]
+    return (jnp.asarray(_pairs(size), T.dtype) @ T.reshape(size * size, d)).reshape(-1)
+
+
+def _pairs(size: int) -> np.ndarray:
+    """Sums T_ab and T_ba for each pair a < b, and takes T_aa."""
+    a, b = np.triu_indices(size)
+    pairs = np.zeros((a.size, size, size))
+    pairs[np.arange(a.size), a, b] = pairs[np.arange(a.size), b, a] = 1
+    return pairs.reshape(a.size, -1)
 
 
 def features(tokens: Float[Array, "d+1 N+1"]) -> Float[Array, " F"]:

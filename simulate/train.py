@@ -5,6 +5,7 @@ whose crossing is noticed at every step and interpolated inside it. Runs are bat
 the problem. Observables are computed in the widest enabled float type, whatever type the training has.
 """
 
+import functools
 import json
 from collections.abc import Callable
 from typing import Any
@@ -39,14 +40,11 @@ def train(
     """
     system = systems.load(problem.system).from_problem(problem)
     method = method_of(problem)
-    optimizer = optax.sgd(problem.training.learning_rate) if optimizer is None else optimizer
+    optimizer = _sgd(problem.training.learning_rate) if optimizer is None else optimizer
     samplers = _stack([Sampler.from_problem(problem, run=run) for run in range(problem.runs)])
     starts = [SeparateAttention.from_weights(weights.draw(problem, run=run), problem.training.dtype) for run in range(problem.runs)]
-    data = None
-    if problem.training.data == "fixed":
-        prepare = lambda sampler: losses.of_data_set(sampler, problem.training.sequences, method)
-        data = eqx.filter_jit(eqx.filter_vmap(prepare))(samplers)
-    carry = eqx.filter_jit(eqx.filter_vmap(lambda model: _begin(model, optimizer, system)))(_stack(starts))
+    data = _prepare(samplers, problem.training.sequences, method) if problem.training.data == "fixed" else None
+    carry = _begin(_stack(starts), optimizer, system)
     step = _Step(system, optimizer, samplers, data, problem.training.sequences, method)
     chunk = max(1, -(-len(problem.steps) // CHUNKS))
     padded = np.concatenate([problem.steps, np.repeat(problem.steps[-1:], -len(problem.steps) % chunk)])
@@ -58,7 +56,8 @@ def train(
             done = min(first + chunk, len(problem.steps))
             progress(done / len(problem.steps), problem.times[done - 1], float(np.mean(parts[-1]["loss"][:, -1])))
     observables = jax.tree.map(lambda *leaves: jnp.asarray(np.concatenate(leaves, axis=1)[:, : len(problem.steps)]), *parts)
-    phases = {name: carry.found[name] * problem.training.learning_rate for name in carry.found}
+    names = eqx.filter_eval_shape(lambda: system.phases(system.observe_weights(weights.draw(problem))))
+    phases = {name: carry.found[:, i] * problem.training.learning_rate for i, name in enumerate(sorted(names))}
     finite = np.isfinite(np.asarray(observables["loss"])).all()
     stopped = f"reached step {problem.steps[-1]} at flow time {problem.times[-1]:g}" if finite else (
         f"the loss is no longer a number; try a smaller --training.learning-rate than {problem.training.learning_rate:g}"
@@ -79,8 +78,8 @@ class _Carry(eqx.Module):
     step: Array
     model: SeparateAttention
     optimizer: Any
-    before: dict[str, Float[Array, ""]]  # phase values at the previous step
-    found: dict[str, Float[Array, ""]]  # step at which each phase was crossed; nan: not yet
+    before: Float[Array, " phases"]  # phase values at the previous step
+    found: Float[Array, " phases"]  # step at which each phase was crossed; nan: not yet
 
 
 class _Step(eqx.Module):
@@ -107,29 +106,45 @@ class _Step(eqx.Module):
         updates, optimizer = self.optimizer.update(gradient, carry.optimizer, carry.model)
         model = optax.apply_updates(carry.model, updates)
         now = _phases(self.system, model)
-
-        def crossing(before, now, found):
-            here = jnp.isnan(found) & (before < 0) & (now >= 0)
-            return jnp.where(here, carry.step.astype(now.dtype) + before / (before - now), found)
-
-        return _Carry(carry.step + 1, model, optimizer, now, jax.tree.map(crossing, carry.before, now, carry.found))
+        here = jnp.isnan(carry.found) & (carry.before < 0) & (now >= 0)
+        found = jnp.where(here, carry.step.astype(now.dtype) + carry.before / (carry.before - now), carry.found)
+        return _Carry(carry.step + 1, model, optimizer, now, found)
 
 
-def _phases(system: AbstractSystem, model: SeparateAttention) -> dict[str, Float[Array, ""]]:
-    return system.phases(system.observe_weights(model.weights(jnp.zeros((), float).dtype.name)))
+def _phases(system: AbstractSystem, model: SeparateAttention) -> Float[Array, " phases"]:
+    phases = system.phases(system.observe_weights(model.weights(_wide())))
+    return jnp.stack([phases[name] for name in sorted(phases)])
 
 
-def _begin(model: SeparateAttention, optimizer: optax.GradientTransformation, system: AbstractSystem) -> _Carry:
-    before = _phases(system, model)
-    found = jax.tree.map(lambda value: jnp.where(value >= 0, jnp.zeros_like(value), jnp.nan), before)
-    return _Carry(jnp.asarray(0), model, optimizer.init(model), before, found)
+def _wide() -> str:
+    return jnp.zeros((), float).dtype.name
+
+
+@functools.cache  # one object per learning rate, so that a second training does not compile again
+def _sgd(learning_rate: float) -> optax.GradientTransformation:
+    return optax.sgd(learning_rate)
+
+
+@eqx.filter_jit
+def _prepare(samplers: Sampler, sequences: int, method: str) -> losses.AbstractLoss:
+    return eqx.filter_vmap(lambda sampler: losses.of_data_set(sampler, sequences, method))(samplers)
+
+
+@eqx.filter_jit
+def _begin(models: SeparateAttention, optimizer: optax.GradientTransformation, system: AbstractSystem) -> _Carry:
+    def one(model: SeparateAttention) -> _Carry:
+        before = _phases(system, model)
+        found = jnp.where(before >= 0, jnp.zeros_like(before), jnp.full_like(before, jnp.nan))
+        return _Carry(jnp.zeros((), int), model, optimizer.init(model), before, found)
+
+    return eqx.filter_vmap(one)(models)
 
 
 def _stack(members: list) -> Any:
     return jax.tree.map(lambda *leaves: jnp.stack(leaves), *members)
 
 
-@eqx.filter_jit(donate="none")
+@eqx.filter_jit
 def _advance(step: _Step, carry: _Carry, records: Array) -> tuple[_Carry, dict[str, Array]]:
     """All runs to each of the recorded steps in turn; observables have a leading run axis, then time."""
 
@@ -145,7 +160,7 @@ def _advance(step: _Step, carry: _Carry, records: Array) -> tuple[_Carry, dict[s
 
 
 def _observe(step: _Step, carry: _Carry) -> dict[str, Array]:
-    wide = jnp.zeros((), float).dtype.name
+    wide = _wide()
     observed = step.system.observe_weights(carry.model.weights(wide))
     # The loss that is descended takes the place of the population's, which stays beside it.
     observed["population loss"] = observed["loss"]

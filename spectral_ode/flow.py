@@ -21,6 +21,9 @@ class PopulationFlow(AbstractSystem):
 
         return cls(systems.load(problem.system).from_problem(problem))
 
+    def unreduced(self, problem: Problem) -> None:
+        """The population flow describes every problem."""
+
     def project(self, weights: Weights) -> Weights:
         """Nothing is projected away."""
         return weights

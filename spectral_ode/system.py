@@ -23,6 +23,10 @@ class AbstractSystem(eqx.Module):
         """The reduction of a problem; raises `BadInput` where the problem does not admit it."""
 
     @abc.abstractmethod
+    def unreduced(self, problem: Problem) -> str | None:
+        """Why the reduced equations do not describe this problem, in a few words; None if they do."""
+
+    @abc.abstractmethod
     def project(self, weights: Weights) -> State:
         """The state matched to full weights, without any fit."""
 

@@ -23,26 +23,23 @@ Reduction for rank one (eq. 21): k_i = q_i = v e_d, one scalar per direction,
 
     dv/dt = lam^2 v^2 - lam^3 c v^5,     v* = (lam c)^(-1/3)
 
-with the implicit solution (derived here) t = [g(v) - g(v0)] / lam^2, in s = v / v*:
-
-    g(v) = (F(s) - 1/s) / v*,     F(s) = -ln(1-s)/3 + ln(1+s+s^2)/6 - arctan((2s+1)/sqrt 3)/sqrt 3.
+which in s = v / v* and time lam^2 v* t is the universal curve s' = s^2 - s^5 of `_scalar`, with its implicit solution.
 
 The start of each scalar follows from the full start by the escape law of `_escape` (ours): v_d(0) = 1 / (lam_d^2 T_d).
 """
 
-import itertools
 import math
-from typing import NamedTuple, Self
+from typing import Self
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from spectral_ode.claims import Agrees, Claim, Conserved, Exact, Identity, Limit
+from spectral_ode.claims import Claim
 from spectral_ode.problem import BadInput, Problem
 from spectral_ode.system import AbstractSystem, Observed
-from spectral_ode.systems import _escape
+from spectral_ode.systems import _escape, _linear_claims, _saddles, _scalar
 from spectral_ode.weights import SeparateWeights
 
 HALF = 1 - 1 / math.sqrt(2)  # (v/v*)^3 at which half of a drop in loss is done
@@ -53,15 +50,6 @@ class State(eqx.Module):
     """One scalar per eigen-direction."""
 
     v: Float[Array, " d"]
-
-
-class FixedPoint(NamedTuple):
-    """A fixed point in function space: learned directions (by falling eigenvalue, from 0), loss, and how it is left."""
-
-    subset: tuple[int, ...]
-    loss: float
-    negative: int
-    kind: str
 
 
 class Separate(AbstractSystem):
@@ -104,13 +92,22 @@ class Separate(AbstractSystem):
         """Loss on the plateau with the `learned` largest eigenvalues learned (eq. 19)."""
         return jnp.sum(self.lam) - jnp.sum((self.lam / self.c)[:learned])
 
+    def unreduced(self, problem: Problem) -> str | None:
+        """The scalar reduction is for rank one."""
+        rank = problem.attention.rank
+        return None if rank == 1 else f"the scalar ODEs are for rank 1, not {rank}"
+
     def project(self, weights: SeparateWeights) -> State:
         """v_d(0) = 1 / (lam_d^2 T_d): the scalar ODE blows up where the forecast says that direction d is learned."""
         return State(v=1.0 / (self.lam**2 * self._forecast(weights).blow_up))
 
     def vector_field(self, t: Float[Array, ""], state: State) -> State:
         """Eq. 21 for every direction."""
-        return State(v=self.lam**2 * state.v**2 - self.lam**3 * self.c * state.v**5)
+        return State(v=self.scalar_field(state.v))
+
+    def scalar_field(self, v: Float[Array, " d"]) -> Float[Array, " d"]:
+        """lam^2 v^2 - lam^3 c v^5."""
+        return self.lam**2 * v**2 - self.lam**3 * self.c * v**5
 
     def observe(self, state: State) -> Observed:
         """Loss, v, and how far each direction is learned."""
@@ -128,6 +125,7 @@ class Separate(AbstractSystem):
             "learned": self.lam * self.c * learned,
             "value": weights.value,
             "key": weights.key,
+            "query": weights.query,
             "head": jnp.argmax(jnp.abs(modes), axis=0),
             "outside": self.outside(weights),
         }
@@ -180,41 +178,23 @@ class Separate(AbstractSystem):
 
     def time_to(self, v: Float[Array, "*batch d"], v0: Float[Array, " d"]) -> Float[Array, "*batch d"]:
         """The implicit solution: time at which the scalar ODE started at v0 reaches v."""
-        return (_g(v / self.limit) - _g(v0 / self.limit)) / (self.lam**2 * self.limit)
+        return (_scalar.g(v / self.limit) - _scalar.g(v0 / self.limit)) / (self.lam**2 * self.limit)
 
     def closed_form(self, t: Float[Array, ""], v0: Float[Array, " d"]) -> Float[Array, " d"]:
         """The implicit solution inverted to machine precision: v(t) of every direction."""
-        return self.limit * _invert(_g(v0 / self.limit) + self.lam**2 * self.limit * t)
+        return self.limit * _scalar.inverse(_scalar.g(v0 / self.limit) + self.lam**2 * self.limit * t)
 
-    def fixed_points(self) -> list[FixedPoint]:
-        """All 2^D fixed points with loss, negative Hessian directions and kind, best first.
-
-        With one head per learned direction and the idle heads at zero, the loss has one negative curvature for each pair (d in S,
-        e not in S) with lam_e/c_e > lam_d/c_d. The points that training visits have none: they are left at cubic order only.
-        """
-        gain = self.lam / self.c
-        points = []
-        for size in range(self.lam.size + 1):
-            for subset in itertools.combinations(range(self.lam.size), size):
-                rest = [e for e in range(self.lam.size) if e not in subset]
-                negative = sum(bool(gain[e] > gain[d]) for d in subset for e in rest)
-                kind = "minimum" if not rest else "strict saddle" if negative else "non-strict saddle"
-                loss = float(jnp.sum(self.lam) - sum(gain[d] for d in subset))
-                points.append(FixedPoint(subset, loss, negative, kind))
-        return sorted(points, key=lambda point: point.loss)
+    def fixed_points(self) -> list[_saddles.FixedPoint]:
+        """All 2^D fixed points with loss and stability, best first."""
+        return _saddles.fixed_points(self.lam, self.c)
 
     def at_fixed_point(self, subset: tuple[int, ...], heads: int) -> SeparateWeights:
-        """Weights at a fixed point: head j carries the j-th direction of the subset, the other heads are zero."""
-        if len(subset) > heads:
-            raise BadInput(f"{len(subset)} directions need at least {len(subset)} heads of rank one, but there are {heads}")
-        chosen = jnp.asarray(subset, int)
-        value = jnp.zeros(heads).at[: len(subset)].set(self.limit[chosen])
-        key = jnp.zeros((heads, 1, self.lam.size)).at[: len(subset), 0].set(value[: len(subset), None] * self.basis.T[chosen])
-        return SeparateWeights(value, key, key)
+        """Weights at the fixed point of a subset: one head per direction, the other heads at zero."""
+        return _saddles.weights_at(subset, heads, self.limit, self.basis)
 
     def claims(self, problem: Problem) -> tuple[Claim, ...]:
         """The statements of Section 4 and ours, with bounds for this problem."""
-        return ()
+        return _linear_claims.separate(self, problem)
 
 
 def rotation(seed: int, d: int) -> Float[Array, "d d"]:
@@ -222,31 +202,3 @@ def rotation(seed: int, d: int) -> Float[Array, "d d"]:
     if seed == 0:
         return jnp.eye(d)
     return jax.random.orthogonal(jax.random.key(seed), d)
-
-
-def _F(s: Float[Array, "..."]) -> Float[Array, "..."]:
-    return -jnp.log1p(-s) / 3 + jnp.log1p(s + s**2) / 6 - jnp.arctan((2 * s + 1) / math.sqrt(3)) / math.sqrt(3)
-
-
-def _g(s: Float[Array, "..."]) -> Float[Array, "..."]:
-    """-1/s + F(s): the time of the universal curve s' = s^2 - s^5."""
-    return _F(s) - 1 / s
-
-
-def _invert(h: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The s with g(s) = h: Newton in -1/s below one half, in -ln(1-s) above, where each is nearly linear."""
-    upper = h > _g(jnp.asarray(0.5))
-    h_low, h_high = jnp.where(upper, -10.0, h), jnp.where(upper, h, 0.0)
-
-    def low(_, w):  # w = -1/s, g = w + F(-1/w), dg/dw = 1/(1 - s^3)
-        s = -1 / w
-        return jnp.minimum(w - (w + _F(s) - h_low) * (1 - s**3), -1.5)
-
-    def high(_, x):  # x = -ln(1-s), dg/dx = 1/(s^2 (1 + s + s^2))
-        s = -jnp.expm1(-x)
-        value = x / 3 + jnp.log1p(s + s**2) / 6 - jnp.arctan((2 * s + 1) / math.sqrt(3)) / math.sqrt(3) - 1 / s
-        return jnp.maximum(x - (value - h_high) * s**2 * (1 + s + s**2), 0.5)
-
-    w = jax.lax.fori_loop(0, 8, low, jnp.minimum(h_low, -1.5))
-    x = jax.lax.fori_loop(0, 8, high, jnp.maximum(3 * h_high, 0.7))
-    return jnp.where(upper, -jnp.expm1(-x), -1 / w)

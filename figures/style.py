@@ -1,0 +1,48 @@
+"""The one style of all figures: sizes, colors, and how a figure is written to a file."""
+
+import os
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")  # files only: no window, no display needed
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+COLUMN, FULL = 3.25, 6.75  # inches
+INK = "#222222"  # theory: thin and dark, over the training
+STYLE = Path(__file__).parent / "style.mplstyle"
+
+
+def color(index: int) -> str:
+    """The color of direction `index` (0 is the largest eigenvalue), the same in every figure."""
+    with plt.style.context(STYLE):
+        cycle = plt.rcParams["axes.prop_cycle"].by_key()["color"]
+    return cycle[index % len(cycle)]
+
+
+def pale(index: int) -> tuple[float, ...]:
+    """The same color, washed out: training is drawn wide and pale under the theory."""
+    return tuple(0.45 * c + 0.55 for c in matplotlib.colors.to_rgb(color(index)))
+
+
+def steps_axis(axes: Axes, learning_rate: float) -> None:
+    """A second axis on top that counts training steps: flow time = learning rate x step."""
+    top = axes.secondary_xaxis("top", functions=(lambda t: t / learning_rate, lambda step: step * learning_rate))
+    top.set_xlabel(f"training step (learning rate {learning_rate:g})")
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure aside, then rename; no date inside, so that the same data gives the same bytes."""
+    kind = path.suffix[1:]
+    aside = path.with_name(f".{path.stem}.{os.getpid()}.{kind}")
+    metadata = {"pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(kind, {"Software": None})
+    try:
+        with plt.style.context(STYLE):
+            figure.savefig(aside, metadata=metadata)
+        os.replace(aside, path)
+    finally:
+        aside.unlink(missing_ok=True)
+        plt.close(figure)

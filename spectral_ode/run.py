@@ -1,0 +1,105 @@
+"""The run command: one problem through every layer, into one folder.
+
+This is the top of the program inside its lowest package, so the layers above (`validate`, `figures`) are imported inside functions.
+A run folder is written aside and renamed when it is whole: an interruption leaves nothing behind.
+"""
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from spectral_ode import document
+from spectral_ode.problem import BadInput, Problem
+
+
+def writable(out: str) -> None:
+    """Raise `BadInput` unless the output folder can be written; nothing is left behind by the question."""
+    folder = Path(out)
+    existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        raise BadInput(f"the output folder {out} cannot be written; choose another with --out")
+    try:
+        tempfile.TemporaryFile(dir=existing).close()
+    except OSError as error:
+        raise BadInput(f"the output folder {out} cannot be written ({error.strerror}); choose another with --out") from None
+
+
+def carry_out(name: str, problem: Problem, out: str, *, talk: bool) -> dict[str, Any]:
+    """Answer a problem on every rung, judge it, write its folder, and return the report."""
+    progress = Terminal(talk and sys.stderr.isatty())
+    begun = time.perf_counter()
+    progress.stage(f"{name}: starting")
+    from figures import overlay, style
+    from validate import check, perform, report
+
+    try:
+        experiment = perform(problem, progress)
+        progress.stage("claims")
+        verdicts = check(experiment)
+        progress.stage("picture")
+        folder = Path(out) / f"{name}-{document.identity(problem)}"
+        summary = report.summarize(name, experiment, verdicts) | {"folder": str(folder)}
+        with whole(folder) as aside:
+            (aside / "problem.toml").write_text(document.to_toml(problem), encoding="utf-8")
+            for rung in ("reduced", "population", "training"):
+                if rung in experiment.rungs:
+                    experiment.rungs[rung].save(aside / f"{rung}.npz")
+            style.save(overlay.draw(experiment), aside / "overlay.png")
+            summary["seconds"]["all"] = time.perf_counter() - begun
+            (aside / "report.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+    finally:
+        progress.close()
+    if talk:
+        print(report.table(summary, color=sys.stdout.isatty() and not os.environ.get("NO_COLOR")))
+    return summary
+
+
+class whole:
+    """A folder that appears under its name only when everything in it has been written, in place of an older one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def __enter__(self) -> Path:
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        self.aside = Path(tempfile.mkdtemp(prefix=f".{self.folder.name}-", dir=self.folder.parent))
+        self.aside.chmod(0o755)
+        return self.aside
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            old = self.aside.with_name(self.aside.name + "-old")
+            if self.folder.exists():
+                self.folder.rename(old)
+            self.aside.rename(self.folder)
+            shutil.rmtree(old, ignore_errors=True)
+        shutil.rmtree(self.aside, ignore_errors=True)
+
+
+class Terminal:
+    """Progress on a terminal, one line that is wiped at the end; silent anywhere else."""
+
+    def __init__(self, on: bool) -> None:
+        self.on = on
+
+    def stage(self, text: str) -> None:
+        """A new part of the work begins."""
+        self._show(f"{text} ...")
+
+    def training(self, share: float, time: float, loss: float) -> None:
+        """Training has got this far."""
+        bar = "#" * round(20 * share)
+        self._show(f"training [{bar:<20}] {100 * share:3.0f} %   flow time {time:.4g}   loss {loss:.4f}")
+
+    def close(self) -> None:
+        """Wipe the line."""
+        self._show("")
+
+    def _show(self, text: str) -> None:
+        if self.on:
+            print(f"\r\x1b[2K{text[: shutil.get_terminal_size().columns - 1]}", end="", file=sys.stderr, flush=True)

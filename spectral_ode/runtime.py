@@ -1,0 +1,72 @@
+"""What an entry point sets before there is work, and what every result records about the machine that made it."""
+
+import functools
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from spectral_ode import document
+from spectral_ode.problem import Problem
+
+PACKAGES = ("spectral-ode", "jax", "jaxlib", "diffrax", "equinox", "optax", "numpy")
+
+
+def configure(*, cache: bool = True) -> None:
+    """float64, and compiled programs kept on disk between processes. For entry points: a command, a script, a notebook.
+
+    Equinox's runtime errors are host callbacks, and a program with callbacks is never kept on disk, so they are turned into NaN
+    (before Equinox is imported); results are checked on the host instead.
+    """
+    if "equinox" not in sys.modules:
+        os.environ.setdefault("EQX_ON_ERROR", "nan")
+    import jax
+
+    jax.config.update("jax_enable_x64", True)
+    if not cache or jax.config.jax_compilation_cache_dir is not None:
+        return
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "spectral_ode" / "compiled"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return  # no place to keep programs: only slower
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+
+
+def provenance(problem: Problem) -> dict[str, Any]:
+    """Problem, its identity, versions, commit and platform: what a result needs in order to be made again."""
+    import jax
+
+    return {
+        "problem": document.to_dict(problem),
+        "hash": document.identity(problem),
+        "versions": {name: _version(name) for name in PACKAGES} | {"python": platform.python_version()},
+        "commit": _commit(),
+        "platform": f"{platform.system()} {platform.machine()}, jax on {jax.default_backend()}",
+        "x64": bool(jax.config.jax_enable_x64),
+    }
+
+
+def _version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"
+
+
+@functools.cache
+def _commit() -> str:
+    """The commit of the source tree, with a + if it was changed since; empty outside of one."""
+    here = Path(__file__).resolve().parent.parent
+    if not (here / ".git").exists():
+        return ""
+    try:
+        ask = lambda *words: subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, timeout=5, check=True).stdout.strip()
+        return ask("rev-parse", "--short=12", "HEAD") + ("+" if ask("status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.SubprocessError):
+        return ""

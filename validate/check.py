@@ -1,0 +1,106 @@
+"""Claims measured on an experiment: verdicts with numbers."""
+
+from dataclasses import dataclass, replace
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from spectral_ode import weights
+from spectral_ode.claims import Agrees, Claim, Conserved, Exact, Identity, Limit
+from spectral_ode.system import AbstractSystem
+from validate.experiment import Experiment
+from validate.metrics import METRICS, Measured, Unmet
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim with what was measured; `ok` is None where a condition was not met, and the note says which."""
+
+    claim: str
+    measured: float | None
+    bound: float
+    ok: bool | None
+    note: str
+    place: str
+    exactness: str
+    reason: str
+
+
+def check(experiment: Experiment, *, tiers: tuple[str, ...] = ("run",)) -> list[Verdict]:
+    """A verdict on each claim of the experiment's system, after one on each rung having come to its end."""
+    verdicts = [_ended(name, experiment) for name in experiment.rungs]
+    return verdicts + [_judge(claim, experiment) for claim in experiment.system.claims(experiment.problem) if claim.tier in tiers]
+
+
+def _ended(name: str, experiment: Experiment) -> Verdict:
+    rung = experiment.rungs[name]
+    failed = [run for run in rung.provenance.get("runs", [rung.provenance]) if not run.get("ok", True)]
+    note = failed[0]["stopped"] if failed else rung.stopped.partition(";")[0]
+    reason = "a trajectory that stopped early proves nothing"
+    return Verdict(f"{name}: ran to its end", float(len(failed)), 0.0, not failed, note, "", "", reason)
+
+
+def _judge(claim: Claim, experiment: Experiment) -> Verdict:
+    try:
+        measured, note = _measure(claim, experiment)
+    except Unmet as unmet:
+        return Verdict(claim.name, None, claim.bound, None, str(unmet), claim.place, claim.exactness, claim.reason)
+    # A number that is not a number must not pass.
+    ok = bool(measured <= claim.bound)
+    return Verdict(claim.name, measured, claim.bound, ok, note, claim.place, claim.exactness, claim.reason)
+
+
+def _measure(claim: Claim, experiment: Experiment) -> Measured:
+    for name in ("rung", "first", "second"):
+        if (rung := getattr(claim, name, None)) in experiment.missing:
+            raise Unmet(experiment.missing[rung])
+    if isinstance(claim, Identity):
+        return _identity(claim, experiment), "at random weights"
+    if isinstance(claim, Exact):
+        if "reduced" in experiment.missing:
+            raise Unmet(experiment.missing["reduced"])
+        return _exact(claim, experiment), f"over {experiment.rungs['reduced'].time.shape[-1]} points"
+    if isinstance(claim, Conserved):
+        return _drift(claim, experiment), ""
+    if isinstance(claim, Limit):
+        return _limit(claim, experiment)
+    assert isinstance(claim, Agrees)
+    return METRICS[claim.metric](experiment, claim.first, claim.second)
+
+
+def _identity(claim: Identity, experiment: Experiment) -> float:
+    start = weights.draw(replace(experiment.problem, start=replace(experiment.problem.start, scale=5.0)))
+    sides = zip(jax.tree.leaves(claim.left(start)), jax.tree.leaves(claim.right(start)), strict=True)
+    return max(float(jnp.max(jnp.abs(left - right)) / jnp.max(jnp.abs(right))) for left, right in sides)
+
+
+def _exact(claim: Exact, experiment: Experiment) -> float:
+    rung, system = experiment.rungs["reduced"], experiment.system
+    distance = eqx.filter_jit(lambda time, observed, start: jnp.max(claim.distance(time, observed, start)))
+    members = [rung.run(index) for index in range(rung.runs)]
+    starts = _starts(system, experiment)
+    return max(float(distance(m.time[1:], {k: v[1:] for k, v in m.observables.items()}, s)) for m, s in zip(members, starts, strict=True))
+
+
+def _starts(system: AbstractSystem, experiment: Experiment) -> list:
+    project = eqx.filter_jit(system.project)
+    return [project(weights.draw(experiment.problem, run=run)) for run in range(experiment.problem.runs)]
+
+
+def _drift(claim: Conserved, experiment: Experiment) -> float:
+    rung = experiment.rungs[claim.rung]
+    value = np.asarray(claim.quantity(rung.observables))
+    return float(np.max(np.abs(value - value[:, :1])) / claim.scale(rung.observables))
+
+
+def _limit(claim: Limit, experiment: Experiment) -> Measured:
+    rung = experiment.rungs[claim.rung]
+    value = np.asarray(rung[claim.observable])
+    # Only runs that are past the phase and at rest can be asked where they ended.
+    arrived = np.isfinite(np.asarray(rung.phases[claim.after])) & (np.abs(value[:, -1] / value[:, -2] - 1) < claim.bound)
+    if not arrived.any():
+        raise Unmet("no run came to rest there within the horizon")
+    apart = np.abs(value[:, -1] / np.asarray(claim.value) - 1)
+    return float(np.max(apart[arrived])), f"{int(arrived.sum())} of {arrived.size} runs came to rest within the horizon"

@@ -1,0 +1,81 @@
+"""One problem, answered on every rung: forecast, reduced ODE, population flow, training."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import equinox as eqx
+import numpy as np
+
+import simulate
+from spectral_ode import runtime, systems, weights
+from spectral_ode.flow import PopulationFlow
+from spectral_ode.problem import Problem
+from spectral_ode.integrate import solve_problem
+from spectral_ode.system import AbstractSystem
+from spectral_ode.trajectory import Trajectory
+
+TIGHTER = "population, rtol/100"
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """All rungs of a problem, each a stack of runs, with what was forecast from the starts and why a rung is missing."""
+
+    problem: Problem
+    system: AbstractSystem
+    rungs: dict[str, Trajectory]
+    forecast: dict[str, np.ndarray]
+    missing: dict[str, str] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+class Silent:
+    """Tells nobody how far an experiment is; the command line has a talkative one."""
+
+    def stage(self, text: str) -> None:
+        """A new part of the work begins."""
+
+    def training(self, share: float, time: float, loss: float) -> None:
+        """Training has got this far."""
+
+
+def perform(problem: Problem, progress: Silent | None = None) -> Experiment:
+    """Answer a problem on every rung that applies; each run's theory starts from that run's own weights."""
+    progress = progress or Silent()
+    system = systems.load(problem.system).from_problem(problem)
+    starts = [weights.draw(problem, run=run) for run in range(problem.runs)]
+    rungs, forecast, missing, seconds = {}, {}, {}, {}
+    flow = PopulationFlow(system)
+    if (reason := system.unreduced(problem)) is None:
+        with _stage("reduced ODE", progress, seconds):
+            members = eqx.filter_jit(system.forecast)
+            found = [members(start) for start in starts]
+            forecast = {name: np.stack([np.asarray(one[name]) for one in found]) for name in found[0]}
+            rungs["reduced"] = _solve(system, problem, [system.project(start) for start in starts])
+    else:
+        missing["reduced"] = missing["forecast"] = reason
+    with _stage("population flow", progress, seconds):
+        rungs["population"] = _solve(flow, problem, starts)
+        tighter = max(problem.solver.rtol / 100, 1e-13)
+        rungs[TIGHTER] = _solve(flow, problem, starts, rtol=tighter, atol=problem.atol * tighter / problem.solver.rtol)
+    with _stage("training", progress, seconds):
+        rungs["training"] = simulate.train(problem, progress=progress.training)
+    origin = runtime.provenance(problem)
+    rungs = {name: rung.with_provenance(rung=name, **origin) for name, rung in rungs.items()}
+    return Experiment(problem, system, rungs, forecast, missing, seconds)
+
+
+def _solve(system: AbstractSystem, problem: Problem, starts: list, **changes: float) -> Trajectory:
+    return Trajectory.stack([solve_problem(system, problem, start, **changes) for start in starts])
+
+
+@contextmanager
+def _stage(name: str, progress: Silent, seconds: dict[str, float]) -> Iterator[None]:
+    progress.stage(name)
+    begun = time.perf_counter()
+    yield
+    seconds[name] = time.perf_counter() - begun
+
+
