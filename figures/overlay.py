@@ -2,6 +2,7 @@
 
 import numpy as np
 from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from figures import style
@@ -35,14 +36,12 @@ def draw(experiment: Experiment) -> Figure:
             if np.isfinite(population.phases[f"settled {d + 1}"][0]):
                 label = rf"$\lambda_{d + 1} = {float(experiment.system.lam[d]):g}$"
                 if "head" in experiment.forecast:
-                    label += f"  (head {experiment.forecast['head'][0, d] + 1})"
-                height = float(population["v"][0, -1, d])
-                bottom.annotate(label, (time[-1], height), xytext=(-4, 3), textcoords="offset points", color=style.color(d), fontsize=8, ha="right")
-        bottom.set_ylim(top=1.16 * float(np.nanmax(np.asarray(population["v"])[0])))
+                    label += f", head {experiment.forecast['head'][0, d] + 1}"
+                _margin(bottom, float(population["v"][0, -1, d]), label, style.color(d))
     return figure
 
 
-def _theory(experiment: Experiment, top, bottom) -> None:
+def _theory(experiment: Experiment, top: Axes, bottom: Axes) -> None:
     """The reduced ODE, thin, dark and dashed, and the forecast drop times."""
     if "reduced" not in experiment.rungs:
         return
@@ -58,10 +57,15 @@ def _theory(experiment: Experiment, top, bottom) -> None:
             bottom.axvline(moment, color="0.55", linewidth=0.8, linestyle=":", zorder=0)
 
 
-def _levels(experiment: Experiment, axes) -> None:
+def _levels(experiment: Experiment, axes: Axes) -> None:
     """The plateau losses of the paper on the right margin."""
     for m in range(experiment.system.lam.size + 1):
         level = float(experiment.system.plateau_loss(m))
         axes.axhline(level, color="0.8", linewidth=0.6, zorder=0)
-        axes.annotate(rf"$\mathcal{{M}}_{m}$  {level:.4f}", (1.0, level), xycoords=("axes fraction", "data"), xytext=(3, 0),
-                      textcoords="offset points", va="center", fontsize=7.5, color="0.35", annotation_clip=False)
+        _margin(axes, level, rf"$\mathcal{{M}}_{m}$  {level:.4f}", "0.35")
+
+
+def _margin(axes: Axes, height: float, label: str, color: str) -> None:
+    """A label in the right margin, level with a height on the axis."""
+    place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "va": "center", "annotation_clip": False}
+    axes.annotate(label, (1.0, height), xytext=(4, 0), fontsize=7.5, color=color, **place)

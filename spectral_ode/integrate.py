@@ -32,7 +32,7 @@ def solve(
     state: State,
     times: Float[Array, " time"] | np.ndarray,
     *,
-    solver: str = "tsit5",
+    solver: str = "dopri8",
     rtol: float = 1e-8,
     atol: float | None = None,
     scale: float | None = None,
@@ -90,7 +90,7 @@ def _reason(failure: int, at: float, end: float, count: int, max_steps: int, sol
         return f"reached the steady state before t={at:g} of {end:g} after {count} steps"
     if count >= max_steps:
         return f"stopped at t={at:g} of {end:g} after {count} steps; raise --solver.max-steps or try --solver.name kvaerno5"
-    other = "tsit5" if solver == "kvaerno5" else "kvaerno5"
+    other = "dopri8" if solver == "kvaerno5" else "kvaerno5"
     return f"stopped at t={at:g} of {end:g} because the {solver} step failed; try --solver.name {other} or a smaller --solver.rtol"
 
 

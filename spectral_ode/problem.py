@@ -90,7 +90,7 @@ class Training:
 
     data: Literal["fixed", "fresh"] = _documented("fixed", "one fixed data set, or a fresh batch at every step")
     sequences: int = _documented(80_000, "sequences in the data set, or in each fresh batch")
-    sampling: Literal["iid", "sobol"] = _documented("iid", "independent sequences, or a fixed set with evenly spread tasks and queries")
+    sampling: Literal["iid", "even"] = _documented("iid", "independent sequences, or a fixed set that covers their law evenly")
     learning_rate: float = _documented(0.2, "learning rate eta; flow time is eta x step")
     method: Literal["auto", "moments", "gram", "attention"] = _documented(
         "auto", "how the loss is evaluated: all equal, auto takes the fastest that applies"
@@ -100,13 +100,13 @@ class Training:
     def __post_init__(self) -> None:
         _one_of("training.data", self.data, ("fixed", "fresh"))
         _at_least("training.sequences", self.sequences, 1)
-        _one_of("training.sampling", self.sampling, ("iid", "sobol"))
+        _one_of("training.sampling", self.sampling, ("iid", "even"))
         _above_zero("training.learning_rate", self.learning_rate)
         _one_of("training.method", self.method, ("auto", "moments", "gram", "attention"))
         _one_of("training.dtype", self.dtype, ("float32", "float64"))
         _require(
-            not (self.data == "fresh" and self.sampling == "sobol"),
-            "training.sampling is 'sobol' with fresh data, but it spreads one fixed data set; use --training.sampling iid",
+            not (self.data == "fresh" and self.sampling == "even"),
+            "training.sampling is 'even' with fresh data, but it spreads one fixed data set; use --training.sampling iid",
         )
         _require(
             not (self.data == "fresh" and self.method == "moments"),
@@ -118,7 +118,7 @@ class Training:
 class Solver:
     """How the reduced and the population flow are integrated, in float64."""
 
-    name: Literal["tsit5", "dopri5", "dopri8", "kvaerno5"] = _documented("tsit5", "Diffrax solver")
+    name: Literal["tsit5", "dopri5", "dopri8", "kvaerno5"] = _documented("dopri8", "Diffrax solver")
     rtol: float = _documented(1e-8, "relative tolerance")
     atol: float | None = _documented(None, "absolute tolerance; unset: rtol x start.scale")
     max_steps: int = _documented(1_000_000, "most steps of one solve")

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 
 import equinox as eqx
 import numpy as np
+from jaxtyping import Array
 
 import simulate
 from spectral_ode import runtime, systems, weights
 from spectral_ode.flow import PopulationFlow
 from spectral_ode.problem import Problem
 from spectral_ode.integrate import solve_problem
-from spectral_ode.system import AbstractSystem
+from spectral_ode.system import AbstractSystem, State, Weights
 from spectral_ode.trajectory import Trajectory
 
 TIGHTER = "population, rtol/100"
@@ -50,10 +51,9 @@ def perform(problem: Problem, progress: Silent | None = None) -> Experiment:
     flow = PopulationFlow(system)
     if (reason := system.unreduced(problem)) is None:
         with _stage("reduced ODE", progress, seconds):
-            members = eqx.filter_jit(system.forecast)
-            found = [members(start) for start in starts]
-            forecast = {name: np.stack([np.asarray(one[name]) for one in found]) for name in found[0]}
-            rungs["reduced"] = _solve(system, problem, [system.project(start) for start in starts])
+            found = [_match(system, start) for start in starts]
+            forecast = {name: np.stack([np.asarray(one[name]) for one, _ in found]) for name in found[0][0]}
+            rungs["reduced"] = _solve(system, problem, [state for _, state in found])
     else:
         missing["reduced"] = missing["forecast"] = reason
     with _stage("population flow", progress, seconds):
@@ -65,6 +65,11 @@ def perform(problem: Problem, progress: Silent | None = None) -> Experiment:
     origin = runtime.provenance(problem)
     rungs = {name: rung.with_provenance(rung=name, **origin) for name, rung in rungs.items()}
     return Experiment(problem, system, rungs, forecast, missing, seconds)
+
+
+@eqx.filter_jit
+def _match(system: AbstractSystem, start: Weights) -> tuple[dict[str, Array], State]:
+    return system.forecast(start), system.project(start)
 
 
 def _solve(system: AbstractSystem, problem: Problem, starts: list, **changes: float) -> Trajectory:

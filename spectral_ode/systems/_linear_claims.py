@@ -17,7 +17,7 @@ def separate(system, problem: Problem) -> tuple[Claim, ...]:
     learned = min(system.lam.size, problem.attention.heads * problem.attention.rank)
     # Start-scale exponents measured over six seeds (docs/saddle-to-saddle.md): medians fall at least like scale^0.8.
     small = scale / 0.01
-    sampled = math.sqrt(80_000 / training.sequences) * (1.0 if training.sampling == "sobol" else 3.0)
+    sampled = math.sqrt(80_000 / training.sequences) * (1.0 if training.sampling == "even" else 3.0)
     half = {"metric": "half-drop times", "place": "Section 4.3; times and heads ours"}
     return (
         Identity(
@@ -62,7 +62,7 @@ def separate(system, problem: Problem) -> tuple[Claim, ...]:
             exactness="asymptotic in the start scale",
             bound=1e-6 * max(1.0, small**2),
             reason="1e-6 at start scale 0.01; idle heads add to the loss in proportion to their size",
-            first="reduced",
+            first="closed form",
             second="population",
             metric="plateau losses",
         ),
@@ -118,9 +118,9 @@ def separate(system, problem: Problem) -> tuple[Claim, ...]:
         Agrees(
             name="weight outside the reduced coordinates at the end of training",
             place="ours",
-            exactness="asymptotic in the start scale",
-            bound=0.02 * max(1.0, sampled),
-            reason="idle heads and the drift of the blocks that theory keeps at zero, which is a sampling effect",
+            exactness="heuristic",
+            bound=0.1 * max(1.0, sampled),
+            reason="a sample turns the heads a little: up to 8 % in six runs of 80,000 sequences, at most 1 % in the population flow",
             first="training",
             second="training",
             metric="outside",
