@@ -28,6 +28,7 @@ class Experiment:
     system: AbstractSystem
     rungs: dict[str, Trajectory]
     forecast: dict[str, np.ndarray]
+    states: list[State] = field(default_factory=list)  # where the reduced ODE of each run started
     missing: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -47,13 +48,14 @@ def perform(problem: Problem, progress: Silent | None = None) -> Experiment:
     progress = progress or Silent()
     system = systems.load(problem.system).from_problem(problem)
     starts = [weights.draw(problem, run=run) for run in range(problem.runs)]
-    rungs, forecast, missing, seconds = {}, {}, {}, {}
+    rungs, forecast, states, missing, seconds = {}, {}, [], {}, {}
     flow = PopulationFlow(system)
     if (reason := system.unreduced(problem)) is None:
         with _stage("reduced ODE", progress, seconds):
             found = [_match(system, start) for start in starts]
             forecast = {name: np.stack([np.asarray(one[name]) for one, _ in found]) for name in found[0][0]}
-            rungs["reduced"] = _solve(system, problem, [state for _, state in found])
+            states = [state for _, state in found]
+            rungs["reduced"] = _solve(system, problem, states)
     else:
         missing["reduced"] = missing["forecast"] = reason
     with _stage("population flow", progress, seconds):
@@ -64,7 +66,7 @@ def perform(problem: Problem, progress: Silent | None = None) -> Experiment:
         rungs["training"] = simulate.train(problem, progress=progress.training)
     origin = runtime.provenance(problem)
     rungs = {name: rung.with_provenance(rung=name, **origin) for name, rung in rungs.items()}
-    return Experiment(problem, system, rungs, forecast, missing, seconds)
+    return Experiment(problem, system, rungs, forecast, states, missing, seconds)
 
 
 @eqx.filter_jit
