@@ -8,7 +8,9 @@ import matplotlib
 matplotlib.use("Agg")  # files only: no window, no display needed
 
 import matplotlib.pyplot as plt
+import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 COLUMN, FULL = 3.25, 6.75  # inches
@@ -25,12 +27,12 @@ def color(index: int) -> str:
 
 def pale(index: int) -> tuple[float, ...]:
     """The same color, washed out: training is drawn wide and pale under the theory."""
-    return tuple(0.45 * c + 0.55 for c in matplotlib.colors.to_rgb(color(index)))
+    return tuple(0.45 * c + 0.55 for c in to_rgb(color(index)))
 
 
 def steps_axis(axes: Axes, learning_rate: float) -> None:
     """A second axis on top that counts training steps: flow time = learning rate x step."""
-    top = axes.secondary_xaxis("top", functions=(lambda t: t / learning_rate, lambda step: step * learning_rate))
+    top = axes.secondary_xaxis("top", functions=(lambda t: np.divide(t, learning_rate), lambda step: np.multiply(step, learning_rate)))
     top.set_xlabel(f"training step (learning rate {learning_rate:g})")
 
 

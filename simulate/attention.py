@@ -39,9 +39,7 @@ class SeparateAttention(eqx.Module):
 
     def weights(self, dtype: str = "float64") -> SeparateWeights:
         """The acting blocks, which the theory speaks of."""
-        return SeparateWeights(
-            self.value[:, -1, -1].astype(dtype), self.key[..., :-1].astype(dtype), self.query[..., :-1].astype(dtype)
-        )
+        return SeparateWeights(self.value[:, -1, -1].astype(dtype), self.key[..., :-1].astype(dtype), self.query[..., :-1].astype(dtype))
 
     def idle(self) -> Float[Array, ""]:
         """Share of the squared weights in the blocks that theory keeps at zero."""

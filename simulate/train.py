@@ -8,7 +8,7 @@ the problem. Observables are computed in the widest enabled float type, whatever
 import functools
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import equinox as eqx
 import jax
@@ -59,8 +59,10 @@ def train(
     names = eqx.filter_eval_shape(lambda: system.phases(system.observe_weights(weights.draw(problem))))
     phases = {name: carry.found[:, i] * problem.training.learning_rate for i, name in enumerate(sorted(names))}
     finite = np.isfinite(np.asarray(observables["loss"])).all()
-    stopped = f"reached step {problem.steps[-1]} at flow time {problem.times[-1]:g}" if finite else (
-        f"the loss is no longer a number; try a smaller --training.learning-rate than {problem.training.learning_rate:g}"
+    stopped = (
+        f"reached step {problem.steps[-1]} at flow time {problem.times[-1]:g}"
+        if finite
+        else (f"the loss is no longer a number; try a smaller --training.learning-rate than {problem.training.learning_rate:g}")
     )
     origin = {"source": "training", "method": method, "dtype": problem.training.dtype, "ok": bool(finite), "stopped": stopped}
     time = jnp.broadcast_to(jnp.asarray(problem.times), (problem.runs, len(problem.times)))
@@ -103,8 +105,8 @@ class _Step(eqx.Module):
         """Descend half the mean squared error, and notice the phases crossed on the way."""
         loss = self.loss(carry.step)
         gradient = jax.grad(lambda model: 0.5 * loss(model))(carry.model)
-        updates, optimizer = self.optimizer.update(gradient, carry.optimizer, carry.model)
-        model = optax.apply_updates(carry.model, updates)
+        updates, optimizer = self.optimizer.update(gradient, carry.optimizer, cast(Any, carry.model))
+        model = eqx.apply_updates(carry.model, updates)
         now = _phases(self.system, model)
         here = jnp.isnan(carry.found) & (carry.before < 0) & (now >= 0)
         found = jnp.where(here, carry.step.astype(now.dtype) + carry.before / (carry.before - now), carry.found)
@@ -135,7 +137,7 @@ def _begin(models: SeparateAttention, optimizer: optax.GradientTransformation, s
     def one(model: SeparateAttention) -> _Carry:
         before = _phases(system, model)
         found = jnp.where(before >= 0, jnp.zeros_like(before), jnp.full_like(before, jnp.nan))
-        return _Carry(jnp.zeros((), int), model, optimizer.init(model), before, found)
+        return _Carry(jnp.zeros((), int), model, optimizer.init(cast(Any, model)), before, found)
 
     return eqx.filter_vmap(one)(models)
 

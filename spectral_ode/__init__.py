@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from spectral_ode import systems as systems
     from spectral_ode.document import load as load
     from spectral_ode.flow import PopulationFlow as PopulationFlow
+    from spectral_ode.integrate import solve as solve
+    from spectral_ode.integrate import solve_problem as solve_problem
     from spectral_ode.problem import BadInput as BadInput
     from spectral_ode.problem import Problem as Problem
     from spectral_ode.runtime import configure as configure
-    from spectral_ode.integrate import solve as solve
-    from spectral_ode.integrate import solve_problem as solve_problem
     from spectral_ode.system import AbstractSystem as AbstractSystem
     from spectral_ode.trajectory import Trajectory as Trajectory
     from spectral_ode.weights import draw as draw
@@ -32,7 +32,19 @@ _HOME = {
     "solve_problem": "integrate",
 }
 
-__all__ = [*sorted(_HOME), "systems"]
+__all__ = [
+    "AbstractSystem",
+    "BadInput",
+    "PopulationFlow",
+    "Problem",
+    "Trajectory",
+    "configure",
+    "draw",
+    "load",
+    "solve",
+    "solve_problem",
+    "systems",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -7,6 +7,7 @@ import argparse
 import json
 import os
 import sys
+import typing
 from typing import NoReturn
 
 from spectral_ode import document, systems
@@ -81,13 +82,17 @@ def _parser() -> argparse.ArgumentParser:
         "run",
         help="integrate, train, overlay and judge",
         allow_abbrev=False,
+        usage="python -m spectral_ode run [PRESET ...] [--out FOLDER] [--seed INT] [--json] [--FIELD VALUE ...]",
+        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=34, width=110),
         description="Integrate the reduced ODEs and the exact population flow, train the full model, overlay them and judge the claims. "
         "Any field of the problem can be set by its flag; the defaults shown are those of a problem without a preset.",
     )
-    run.add_argument("presets", nargs="*", metavar="PRESET", help="presets by name or problems as .toml files (default: the headline experiments)")
+    run.add_argument(
+        "presets", nargs="*", metavar="PRESET", help="presets by name or problems as .toml files (default: the headline experiments)"
+    )
     run.add_argument("--out", metavar="FOLDER", default="runs", help="folder that receives one folder per run (default: runs)")
-    run.add_argument("--seed", type=int, metavar="INT", help="all four seeds at once")
-    run.add_argument("--dtype", choices=("float32", "float64"), help="float type of the training, the same as --training.dtype")
+    run.add_argument("--seed", metavar="INT", help="all four seeds at once")
+    run.add_argument("--dtype", metavar="TYPE", help="float type of the training, the same as --training.dtype")
     run.add_argument("--json", action="store_true", help="print the report as JSON and nothing else")
     run.add_argument("--quiet", action="store_true", help="print nothing but errors")
     run.add_argument("--dry-run", action="store_true", help="print the resolved problem as TOML and stop")
@@ -97,13 +102,17 @@ def _parser() -> argparse.ArgumentParser:
         if leaf.name not in document.DESCRIPTIVE:
             default = ",".join(map(str, leaf.default)) if isinstance(leaf.default, tuple) else leaf.default
             shown = f"{leaf.doc} (default: {default})" if leaf.default is not None else leaf.doc
-            group.add_argument(_normal(f"--{leaf.name}"), dest=leaf.name, metavar=_metavar(leaf), help=shown.replace("%", "%%"), default=None)
+            group.add_argument(
+                _normal(f"--{leaf.name}"), dest=leaf.name, metavar=_metavar(leaf), help=shown.replace("%", "%%"), default=None
+            )
     return parser
 
 
 def _metavar(leaf: document.Field) -> str:
-    words = {"int": "INT", "float": "FLOAT", "str": "TEXT", "bool": "true|false"}
-    return words.get(getattr(leaf.type, "__name__", ""), "VALUE")
+    if typing.get_origin(leaf.type) is typing.Literal:
+        return "|".join(typing.get_args(leaf.type))
+    words = {int: "INT", float: "FLOAT", str: "TEXT", bool: "true|false", float | None: "FLOAT"}
+    return words.get(leaf.type, "LIST")
 
 
 def _list() -> int:
@@ -122,7 +131,9 @@ def _list() -> int:
 def _problems(options: argparse.Namespace) -> list[tuple[str, Problem]]:
     given = {leaf.name: value for leaf in document.leaves() if (value := getattr(options, leaf.name, None)) is not None}
     if options.seed is not None:
-        given |= {f"seed.{name}": options.seed for name in ("start", "task", "data", "noise")} | {k: v for k, v in given.items() if k.startswith("seed.")}
+        given |= {f"seed.{name}": options.seed for name in ("start", "task", "data", "noise")} | {
+            k: v for k, v in given.items() if k.startswith("seed.")
+        }
     if options.dtype is not None:
         given["training.dtype"] = options.dtype
     chosen = []

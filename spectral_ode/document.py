@@ -56,7 +56,9 @@ def override(problem: Problem, values: dict[str, Any]) -> Problem:
 
 def nearest(word: str, known: list[str]) -> str:
     """A hint at the right spelling."""
-    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5) or [name for name in known if name.endswith(word.rpartition(".")[2])][:1]
+    close = (
+        difflib.get_close_matches(word, known, n=1, cutoff=0.5) or [name for name in known if name.endswith(word.rpartition(".")[2])][:1]
+    )
     return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(sorted(known)[:40])}"
 
 

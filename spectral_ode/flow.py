@@ -1,7 +1,5 @@
 """The exact gradient flow of the full weights on the population loss: the rung between a reduction and training."""
 
-from typing import Self
-
 from jaxtyping import Array, Float
 
 from spectral_ode.claims import Claim
@@ -15,7 +13,7 @@ class PopulationFlow(AbstractSystem):
     reduction: AbstractSystem
 
     @classmethod
-    def from_problem(cls, problem: Problem) -> Self:
+    def from_problem(cls, problem: Problem) -> "PopulationFlow":
         """The population flow of the problem's own reduction."""
         from spectral_ode import systems
 
@@ -43,6 +41,10 @@ class PopulationFlow(AbstractSystem):
     def phases(self, observed: Observed) -> dict[str, Float[Array, ""]]:
         """The reduction's phases, which are functions of the observables."""
         return self.reduction.phases(observed)
+
+    def landmarks(self) -> dict[str, dict[str, Float[Array, ""]]]:
+        """The reduction's landmarks."""
+        return self.reduction.landmarks()
 
     def population_loss(self, weights: Weights) -> Float[Array, ""]:
         """The reduction's population loss."""

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optimistix
+from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from spectral_ode.problem import BadInput, Problem
@@ -48,7 +49,7 @@ def solve(
     if solver not in SOLVERS:
         raise BadInput(f"unknown solver {solver!r}; choose one of {', '.join(SOLVERS)}")
     times = jnp.asarray(times)
-    traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((system, state, times)))
+    traced = any(isinstance(leaf, Tracer) for leaf in jax.tree.leaves((system, state, times)))
     single = [leaf.dtype for leaf in jax.tree.leaves(state) if leaf.dtype != jnp.float64]
     if single and rtol < 1e-5:
         raise BadInput(f"the state is {single[0]}, but rtol {rtol:g} needs float64; call spectral_ode.configure() before anything else")
@@ -152,7 +153,7 @@ def _locate(system, term, method, controller, times, states, observables) -> dic
     root_finder = optimistix.Bisection(rtol=1e-13, atol=1e-13, flip="detect")
 
     def one(number, index):
-        return diffrax.diffeqsolve(
+        event = diffrax.diffeqsolve(
             term,
             method,
             t0=times[index],
@@ -164,7 +165,9 @@ def _locate(system, term, method, controller, times, states, observables) -> dic
             event=diffrax.Event(condition, root_finder, direction=True),
             max_steps=65_536,
             throw=False,
-        ).ts[0]
+        )
+        assert event.ts is not None
+        return event.ts[0]
 
     found = jax.vmap(one)(jnp.arange(len(names)), before)
     found = jnp.where(crosses, found, jnp.where(past[:, 0], times[0], jnp.nan))

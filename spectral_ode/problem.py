@@ -175,11 +175,11 @@ class Problem:
         eta = self.training.learning_rate
         _require(
             eta <= self.horizon <= 1e9 * eta,
-            f"horizon {self.horizon:g} at learning rate {eta:g} is {self.horizon / eta:.3g} training steps, but between 1 and 1e9 are allowed",
+            f"horizon {self.horizon:g} at learning rate {eta:g} is {self.horizon / eta:.3g} training steps, but 1 to 1e9 are allowed",
         )
         _require(
             self.atol <= 1e-2 * scale,
-            f"solver.atol is {self.atol:g}, too coarse for start.scale {scale:g}: it would move the escape times; use at most {1e-2 * scale:g}",
+            f"solver.atol is {self.atol:g}, too coarse for start.scale {scale:g} (it moves escape times); use at most {1e-2 * scale:g}",
         )
 
     @property

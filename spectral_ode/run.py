@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from spectral_ode import document
+from spectral_ode.folder import whole
 from spectral_ode.problem import BadInput, Problem
 
 
@@ -35,7 +36,7 @@ def carry_out(name: str, problem: Problem, out: str, *, talk: bool) -> dict[str,
     begun = time.perf_counter()
     progress.stage(f"{name}: starting")
     from figures import overlay, style
-    from validate import check, perform, report
+    from validate import check, perform, report, store
 
     try:
         experiment = perform(problem, progress)
@@ -43,42 +44,18 @@ def carry_out(name: str, problem: Problem, out: str, *, talk: bool) -> dict[str,
         verdicts = check(experiment)
         progress.stage("picture")
         folder = Path(out) / f"{name}-{document.identity(problem)}"
-        summary = report.summarize(name, experiment, verdicts) | {"folder": str(folder)}
+        summary: dict[str, Any] = report.summarize(name, experiment, verdicts) | {"folder": str(folder)}
         with whole(folder) as aside:
             (aside / "problem.toml").write_text(document.to_toml(problem), encoding="utf-8")
-            for rung in ("reduced", "population", "training"):
-                if rung in experiment.rungs:
-                    experiment.rungs[rung].save(aside / f"{rung}.npz")
+            store.write(experiment, aside)
             style.save(overlay.draw(experiment), aside / "overlay.png")
-            summary["seconds"]["all"] = time.perf_counter() - begun
+            summary["seconds"]["imports, claims, picture"] = time.perf_counter() - begun - sum(summary["seconds"].values())
             (aside / "report.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     finally:
         progress.close()
     if talk:
         print(report.table(summary, color=sys.stdout.isatty() and not os.environ.get("NO_COLOR")))
     return summary
-
-
-class whole:
-    """A folder that appears under its name only when everything in it has been written, in place of an older one."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def __enter__(self) -> Path:
-        self.folder.parent.mkdir(parents=True, exist_ok=True)
-        self.aside = Path(tempfile.mkdtemp(prefix=f".{self.folder.name}-", dir=self.folder.parent))
-        self.aside.chmod(0o755)
-        return self.aside
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            old = self.aside.with_name(self.aside.name + "-old")
-            if self.folder.exists():
-                self.folder.rename(old)
-            self.aside.rename(self.folder)
-            shutil.rmtree(old, ignore_errors=True)
-        shutil.rmtree(self.aside, ignore_errors=True)
 
 
 class Terminal:

@@ -26,7 +26,7 @@ def configure(*, cache: bool = True) -> None:
     import jax
 
     jax.config.update("jax_enable_x64", True)
-    if not cache or jax.config.jax_compilation_cache_dir is not None:
+    if not cache or os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         return
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "spectral_ode" / "compiled"
     try:
@@ -48,7 +48,7 @@ def provenance(problem: Problem) -> dict[str, Any]:
         "versions": {name: _version(name) for name in PACKAGES} | {"python": platform.python_version()},
         "commit": _commit(),
         "platform": f"{platform.system()} {platform.machine()}, jax on {jax.default_backend()}",
-        "x64": bool(jax.config.jax_enable_x64),
+        "x64": jax.numpy.ones(()).dtype.name == "float64",
     }
 
 

@@ -1,7 +1,7 @@
 """What a reduction is: the contract between a paper's equations and everything that uses them."""
 
 import abc
-from typing import Any, Self
+from typing import Any
 
 import equinox as eqx
 from jaxtyping import Array, Float
@@ -19,7 +19,7 @@ class AbstractSystem(eqx.Module):
 
     @classmethod
     @abc.abstractmethod
-    def from_problem(cls, problem: Problem) -> Self:
+    def from_problem(cls, problem: Problem) -> "AbstractSystem":
         """The reduction of a problem; raises `BadInput` where the problem does not admit it."""
 
     @abc.abstractmethod
@@ -45,6 +45,10 @@ class AbstractSystem(eqx.Module):
     @abc.abstractmethod
     def phases(self, observed: Observed) -> dict[str, Float[Array, ""]]:
         """Named landmarks of the course: each value crosses zero upwards at its moment."""
+
+    @abc.abstractmethod
+    def landmarks(self) -> dict[str, dict[str, Float[Array, ""]]]:
+        """Levels worth a line in a picture: observable -> label -> value, the loss first, its levels from the start to the end."""
 
     @abc.abstractmethod
     def population_loss(self, weights: Weights) -> Float[Array, ""]:

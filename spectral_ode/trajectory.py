@@ -4,12 +4,13 @@ import json
 import os
 import zipfile
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from spectral_ode.problem import BadInput
@@ -68,7 +69,7 @@ class Trajectory(eqx.Module):
         return Trajectory(self.time, self.observables, self.phases, self.clock, json.dumps({**self.provenance, **entries}))
 
     @classmethod
-    def stack(cls, members: list["Trajectory"]) -> Self:
+    def stack(cls, members: list["Trajectory"]) -> "Trajectory":
         """Several runs on one clock. A run that ended earlier than the longest holds its last value from there on."""
         longest = max(members, key=lambda member: member.time.shape[0])
         length = longest.time.shape[0]
@@ -86,7 +87,7 @@ class Trajectory(eqx.Module):
 
     def __repr__(self) -> str:
         """A few readable lines: what, over which time, which observables, which landmarks, why it ended."""
-        if isinstance(self.time, jax.core.Tracer):
+        if isinstance(self.time, Tracer):
             return f"Trajectory(traced, {', '.join(self.observables)})"
         time = np.asarray(self.time)
         source = self.provenance.get("source", "trajectory")
@@ -95,8 +96,7 @@ class Trajectory(eqx.Module):
         for name, array in self.observables.items():
             values = np.asarray(array)
             shape = "x".join(map(str, values.shape[time.ndim :])) or "scalar"
-            first, last = (values[..., i] if shape == "scalar" else None for i in (0, -1))
-            span = f", {np.mean(first):.6g} -> {np.mean(last):.6g}" if first is not None else ""
+            span = f", {np.mean(values[..., 0]):.6g} -> {np.mean(values[..., -1]):.6g}" if shape == "scalar" else ""
             lines.append(f"  {name}: {shape}{span}")
         if self.phases and not self.runs:
             reached = {name: float(t) for name, t in self.phases.items() if np.isfinite(t)}
@@ -111,13 +111,13 @@ class Trajectory(eqx.Module):
         path = Path(path)
         aside = path.with_name(f".{path.name}.{os.getpid()}.npz")
         try:
-            np.savez(aside, header=np.array(json.dumps(header)), **{k: np.asarray(v) for k, v in arrays.items()})
+            np.savez(aside, allow_pickle=False, header=np.array(json.dumps(header)), **{k: np.asarray(v) for k, v in arrays.items()})
             os.replace(aside, path)
         finally:
             aside.unlink(missing_ok=True)
 
     @classmethod
-    def load(cls, path: str | os.PathLike) -> Self:
+    def load(cls, path: str | os.PathLike) -> "Trajectory":
         """Read what `save` wrote; a truncated or foreign file raises `BadInput`."""
         try:
             with np.load(path, allow_pickle=False) as file:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import equinox as eqx
 import numpy as np
@@ -12,8 +13,8 @@ from jaxtyping import Array
 import simulate
 from spectral_ode import runtime, systems, weights
 from spectral_ode.flow import PopulationFlow
-from spectral_ode.problem import Problem
 from spectral_ode.integrate import solve_problem
+from spectral_ode.problem import Problem
 from spectral_ode.system import AbstractSystem, State, Weights
 from spectral_ode.trajectory import Trajectory
 
@@ -33,8 +34,8 @@ class Experiment:
     seconds: dict[str, float] = field(default_factory=dict)
 
 
-class Silent:
-    """Tells nobody how far an experiment is; the command line has a talkative one."""
+class Progress(Protocol):
+    """Who is told how far an experiment is."""
 
     def stage(self, text: str) -> None:
         """A new part of the work begins."""
@@ -43,9 +44,8 @@ class Silent:
         """Training has got this far."""
 
 
-def perform(problem: Problem, progress: Silent | None = None) -> Experiment:
+def perform(problem: Problem, progress: Progress | None = None) -> Experiment:
     """Answer a problem on every rung that applies; each run's theory starts from that run's own weights."""
-    progress = progress or Silent()
     system = systems.load(problem.system).from_problem(problem)
     starts = [weights.draw(problem, run=run) for run in range(problem.runs)]
     rungs, forecast, states, missing, seconds = {}, {}, [], {}, {}
@@ -63,7 +63,7 @@ def perform(problem: Problem, progress: Silent | None = None) -> Experiment:
         tighter = max(problem.solver.rtol / 100, 1e-13)
         rungs[TIGHTER] = _solve(flow, problem, starts, rtol=tighter, atol=problem.atol * tighter / problem.solver.rtol)
     with _stage("training", progress, seconds):
-        rungs["training"] = simulate.train(problem, progress=progress.training)
+        rungs["training"] = simulate.train(problem, progress=progress.training if progress else None)
     origin = runtime.provenance(problem)
     rungs = {name: rung.with_provenance(rung=name, **origin) for name, rung in rungs.items()}
     return Experiment(problem, system, rungs, forecast, states, missing, seconds)
@@ -79,10 +79,9 @@ def _solve(system: AbstractSystem, problem: Problem, starts: list, **changes: fl
 
 
 @contextmanager
-def _stage(name: str, progress: Silent, seconds: dict[str, float]) -> Iterator[None]:
-    progress.stage(name)
+def _stage(name: str, progress: Progress | None, seconds: dict[str, float]) -> Iterator[None]:
+    if progress:
+        progress.stage(name)
     begun = time.perf_counter()
     yield
     seconds[name] = time.perf_counter() - begun
-
-

@@ -15,9 +15,7 @@ NAME_WIDTH = 58
 
 def summarize(name: str, experiment: Experiment, verdicts: list[Verdict]) -> dict[str, Any]:
     """Everything the report file holds; numbers that do not exist are null."""
-    phases = {
-        rung: {phase: _plain(times) for phase, times in trajectory.phases.items()} for rung, trajectory in experiment.rungs.items()
-    }
+    phases = {rung: {phase: _plain(times) for phase, times in trajectory.phases.items()} for rung, trajectory in experiment.rungs.items()}
     return {
         "name": name,
         "ok": all(verdict.ok is not False for verdict in verdicts),
@@ -46,8 +44,9 @@ def table(report: dict[str, Any], *, color: bool = False) -> str:
     failed = sum(verdict["ok"] is False for verdict in report["verdicts"])
     skipped = sum(verdict["ok"] is None for verdict in report["verdicts"])
     total = len(report["verdicts"])
-    lines.append(f"{total - failed - skipped} of {total} hold, {failed} fail, {skipped} skipped; {report['seconds'].get('all', 0):.0f} s")
-    lines.append(f"wrote {report['folder']}/ (overlay.png, report.json, problem.toml, *.npz)")
+    lines.append(f"{total - failed - skipped} of {total} hold, {failed} fail, {skipped} skipped; {sum(report['seconds'].values()):.0f} s")
+    if "folder" in report:
+        lines.append(f"wrote {report['folder']}/ (overlay.png, report.json, problem.toml, *.npz)")
     return "\n".join(lines)
 
 
@@ -56,6 +55,8 @@ def _number(value: float | None) -> str:
 
 
 def _plain(values: Any) -> list:
-    return [None if isinstance(x, float) and not np.isfinite(x) else x for x in np.asarray(values).ravel().tolist()] if np.ndim(
-        values
-    ) == 1 else [_plain(row) for row in np.asarray(values)]
+    return (
+        [None if isinstance(x, float) and not np.isfinite(x) else x for x in np.asarray(values).ravel().tolist()]
+        if np.ndim(values) == 1
+        else [_plain(row) for row in np.asarray(values)]
+    )

@@ -151,7 +151,7 @@ def advance(head: Head, rate: Float[Array, " d"], t: Float[Array, ""]) -> Head:
 
 
 def kick_integrals(lam: Float[Array, " d"], c: Float[Array, " d"]) -> tuple[Float[Array, "d d"], Float[Array, "d d"]]:
-    """int r^(1/3) K dx and int r^(1/3) Q dx for a winner along d (rows) and a transverse direction e (columns)."""
+    """The integrals of r^(1/3) K and r^(1/3) Q over x for a winner along d (rows) and a transverse direction e (columns)."""
     rise, b = lam[:, None] ** 2, jnp.broadcast_to(lam[None, :] ** 2, (lam.size, lam.size))
     a, d = b * c[None, :] / c[:, None], lam[:, None] * lam[None, :]
     low, high = -36.0 / (rise + b), jnp.broadcast_to(12.0 / rise, b.shape)

@@ -42,9 +42,7 @@ def fixed_points(lam: Float[Array, " d"], c: Float[Array, " d"]) -> list[FixedPo
     return sorted(points, key=lambda point: point.loss)
 
 
-def weights_at(
-    subset: tuple[int, ...], heads: int, limit: Float[Array, " d"], basis: Float[Array, "d d"]
-) -> SeparateWeights:
+def weights_at(subset: tuple[int, ...], heads: int, limit: Float[Array, " d"], basis: Float[Array, "d d"]) -> SeparateWeights:
     """Weights at a fixed point: head j carries the j-th direction of the subset, the other heads are zero."""
     if len(subset) > heads:
         raise BadInput(f"{len(subset)} directions need at least {len(subset)} heads of rank one, but there are {heads}")

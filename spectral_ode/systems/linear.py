@@ -29,7 +29,6 @@ The start of each scalar follows from the full start by the escape law of `_esca
 """
 
 import math
-from typing import Self
 
 import equinox as eqx
 import jax
@@ -61,12 +60,14 @@ class Separate(AbstractSystem):
     noise: Float[Array, ""]  # standard deviation
 
     @classmethod
-    def from_problem(cls, problem: Problem) -> Self:
+    def from_problem(cls, problem: Problem) -> "Separate":
         """The reduction of a linear-regression task seen by heads with separate key and query."""
         if problem.task.kind != "linear-regression" or problem.attention.kind != "separate":
             raise BadInput("linear.separate needs task.kind 'linear-regression' and attention.kind 'separate'")
         lam = jnp.sort(jnp.asarray(problem.task.spectrum, float))[::-1]
-        return cls(lam, rotation(problem.task.rotation, lam.size), jnp.asarray(problem.task.context, float), jnp.asarray(problem.task.noise, float))
+        return cls(
+            lam, rotation(problem.task.rotation, lam.size), jnp.asarray(problem.task.context, float), jnp.asarray(problem.task.noise, float)
+        )
 
     @property
     def c(self) -> Float[Array, " d"]:
@@ -143,6 +144,12 @@ class Separate(AbstractSystem):
         """For each direction: its plateau is left, half of its drop is done, it is settled."""
         levels = {"left": LEFT, "half": HALF, "settled": SETTLED}
         return {f"{name} {d + 1}": observed["learned"][d] - level for d in range(self.lam.size) for name, level in levels.items()}
+
+    def landmarks(self) -> dict[str, dict[str, Float[Array, ""]]]:
+        """Plateau losses (eq. 19) and the limits v*."""
+        plateaus = {rf"$\mathcal{{M}}_{m}$": self.plateau_loss(m) for m in range(self.lam.size + 1)}
+        limits = {rf"$\lambda_{d + 1} = {float(self.lam[d]):g}$": self.limit[d] for d in range(self.lam.size)}
+        return {"loss": plateaus, "v": limits}
 
     def population_loss(self, weights: SeparateWeights) -> Float[Array, ""]:
         """L(A) for any rank, number of heads and covariance."""

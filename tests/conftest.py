@@ -1,0 +1,23 @@
+"""Every test runs in float64, with strict dtype promotion and no silent broadcasting of ranks."""
+
+import os
+
+os.environ["EQX_ON_ERROR"] = "nan"  # as the entry points do
+
+import jax
+import pytest
+
+jax.config.update("jax_enable_x64", True)
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
+
+from spectral_ode import Problem, runtime, systems
+
+runtime.configure()  # compiled programs are kept on disk: a second run of the tests is much faster
+
+
+@pytest.fixture(params=systems.names())
+def system(request):
+    """Every system there is, on its default problem: a new file is covered on arrival."""
+    problem = Problem(system=request.param)
+    return systems.load(request.param).from_problem(problem), problem

@@ -1,0 +1,46 @@
+"""Experiments kept on disk: the folder of trajectories that a figure is drawn from the second time."""
+
+from pathlib import Path
+
+import equinox as eqx
+import numpy as np
+
+from spectral_ode import runtime, systems, weights
+from spectral_ode.folder import whole
+from spectral_ode.problem import Problem
+from spectral_ode.trajectory import Trajectory
+from validate.experiment import Experiment, perform
+
+RUNGS = ("reduced", "population", "training")
+
+
+def write(experiment: Experiment, folder: Path) -> None:
+    """The rungs as npz files."""
+    for name in RUNGS:
+        if name in experiment.rungs:
+            experiment.rungs[name].save(folder / f"{name}.npz")
+
+
+def keep(folder: Path, problem: Problem) -> Experiment:
+    """Perform a problem and keep its rungs."""
+    experiment = perform(problem)
+    with whole(folder) as aside:
+        write(experiment, aside)
+    return experiment
+
+
+def read(folder: Path, problem: Problem) -> Experiment | None:
+    """The kept experiment, if there is one that this version of the program made."""
+    system = systems.load(problem.system).from_problem(problem)
+    present = [name for name in RUNGS if (folder / f"{name}.npz").exists()]
+    if "training" not in present:
+        return None
+    rungs = {name: Trajectory.load(folder / f"{name}.npz") for name in present}
+    now = runtime.provenance(problem)
+    if any(rung.provenance.get(key) != now[key] for rung in rungs.values() for key in ("hash", "versions")):
+        return None
+    forecast = {}
+    if "reduced" in rungs:
+        found = [eqx.filter_jit(system.forecast)(weights.draw(problem, run=run)) for run in range(problem.runs)]
+        forecast = {name: np.stack([np.asarray(one[name]) for one in found]) for name in found[0]}
+    return Experiment(problem, system, rungs, forecast)
