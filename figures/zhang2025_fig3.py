@@ -5,6 +5,8 @@ b  value weight of each head in the first run, with the scalar ODE of the eigenv
 c  keys of the four heads in the first run, in the eigenbasis, at the start and behind every drop
 """
 
+from typing import Any, cast
+
 import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
@@ -18,7 +20,8 @@ CAPTION = (
     "Linear attention with separate key and query learns one eigenvector of the token covariance at a time. "
     "(a) Loss of six runs (pale), with population flow (orange) and reduced ODE (dashed) of the first; grey lines: plateau losses, eq. 19. "
     "(b) Value weights of the four heads in the first run (pale) and the scalar ODE, eq. 21, started from the initial weights "
-    "without a fit (dashed). (c) Keys of the heads in the eigenbasis, rows scaled to their largest entry: each head turns into one eigenvector."
+    "without a fit (dashed). (c) Keys of the heads in the eigenbasis, rows scaled to their largest entry: "
+    "each head turns into one eigenvector."
 )
 
 
@@ -29,16 +32,11 @@ def draw(experiment: Experiment) -> Figure:
     heads = experiment.forecast["head"][0]
     with plt.style.context(style.STYLE):
         figure = plt.figure(figsize=(style.FULL, 5.2))
-        upper, lower = np.ravel(figure.subfigures(2, 1, height_ratios=(1.35, 1)))
+        upper, lower = cast(Any, figure.subfigures(2, 1, height_ratios=(1.35, 1)))
         loss, value = upper.subplots(1, 2)
-        for run in range(training.runs - 1, -1, -1):
-            loss.plot(
-                time,
-                training["loss"][run],
-                color="#B8D4E8" if run == 0 else "0.85",
-                linewidth=3.5 if run == 0 else 1,
-                zorder=1 + (run == 0),
-            )
+        for run in range(1, training.runs):
+            loss.plot(time, training["loss"][run], color="0.85", linewidth=1, zorder=1)
+        loss.plot(time, training["loss"][0], color="#B8D4E8", linewidth=3.5, zorder=2)
         loss.plot(population.time[0], population["loss"][0], color=style.color(1), label="population flow", zorder=3)
         dashed = {"color": style.INK, "linewidth": 0.9, "linestyle": (0, (4, 2)), "zorder": 4}
         loss.plot(reduced.time[0], reduced["loss"][0], label="reduced ODE, no fit", **dashed)

@@ -14,11 +14,11 @@ from spectral_ode.weights import SeparateWeights
 
 
 class SeparateAttention(eqx.Module):
-    """H heads over one prompt matrix; `vmap` it for a batch."""
+    """H heads over one prompt matrix; `vmap` it for a batch. In shapes, e = D + 1 and n = N + 1."""
 
-    value: Float[Array, "heads d+1 d+1"]
-    key: Float[Array, "heads rank d+1"]
-    query: Float[Array, "heads rank d+1"]
+    value: Float[Array, "heads e e"]
+    key: Float[Array, "heads rank e"]
+    query: Float[Array, "heads rank e"]
 
     @classmethod
     def from_weights(cls, weights: SeparateWeights, dtype: str) -> "SeparateAttention":
@@ -28,12 +28,12 @@ class SeparateAttention(eqx.Module):
         key, query = (jnp.pad(part.astype(dtype), ((0, 0), (0, 0), (0, 1))) for part in (weights.key, weights.query))
         return cls(value, key, query)
 
-    def __call__(self, tokens: Float[Array, "d+1 N+1"]) -> Float[Array, "d+1 N+1"]:
+    def __call__(self, tokens: Float[Array, "e n"]) -> Float[Array, "e n"]:
         """Every output token, as the paper writes it."""
         scores = jnp.einsum("an,hra,hrb,bm->hnm", tokens, self.key, self.query, tokens) / (tokens.shape[1] - 1)
         return tokens + jnp.einsum("hab,bn,hnm->am", self.value, tokens, scores)
 
-    def predict(self, tokens: Float[Array, "d+1 N+1"]) -> Float[Array, ""]:
+    def predict(self, tokens: Float[Array, "e n"]) -> Float[Array, ""]:
         """The query's label."""
         return self(tokens)[-1, -1]
 

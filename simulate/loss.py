@@ -82,11 +82,11 @@ def _pairs(size: int) -> np.ndarray:
     return pairs.reshape(a.size, -1)
 
 
-def features(tokens: Float[Array, "d+1 N+1"]) -> Float[Array, " F"]:
+def features(tokens: Float[Array, "e n"]) -> Float[Array, " F"]:
     """The vector phi of one prompt."""
     gram = tokens @ tokens.T / (tokens.shape[1] - 1)
     a, b = jnp.triu_indices(tokens.shape[0])
-    return (gram[a, b][:, None] * tokens[:-1, -1]).reshape(-1)
+    return (gram[a, b][:, None] * tokens[None, :-1, -1]).reshape(-1)
 
 
 def gram(prompts: Prompts) -> Gram:

@@ -29,7 +29,7 @@ BATCH = 4096  # sequences of a fixed data set are drawn in batches of this size
 class Prompts(eqx.Module):
     """A batch of prompt matrices and the labels of their queries."""
 
-    tokens: Float[Array, "sequences d+1 N+1"]
+    tokens: Float[Array, "sequences e n"]
     target: Float[Array, " sequences"]
 
 
@@ -39,7 +39,7 @@ class Sampler(eqx.Module):
     root: Float[Array, "d d"]  # a square root of Lambda
     noise: Float[Array, ""]
     keys: dict[str, PRNGKeyArray]
-    even: Float[Array, "draws 2d"] | None  # tasks and whitened queries, evenly spread; None: independent
+    even: Float[Array, "draws twice_d"] | None  # tasks and whitened queries, evenly spread; None: independent
     context: int = eqx.field(static=True)
 
     @classmethod
@@ -47,7 +47,7 @@ class Sampler(eqx.Module):
         """The sampler of one run, in the float type of the problem's training."""
         dtype = problem.training.dtype
         spectrum = jnp.sort(jnp.asarray(problem.task.spectrum, dtype))[::-1]
-        root = rotation(problem.task.rotation, spectrum.size).astype(dtype) * jnp.sqrt(spectrum)
+        root = rotation(problem.task.rotation, spectrum.size).astype(dtype) * jnp.sqrt(spectrum)[None]
         keys = {name: stream(problem, name, run) for name in ("task", "data", "noise")}
         even = _even(problem, run, spectrum.size).astype(dtype) if problem.training.sampling == "even" else None
         return cls(root, jnp.asarray(problem.task.noise, dtype), keys, even, problem.task.context)
@@ -62,9 +62,9 @@ class Sampler(eqx.Module):
             w = jax.random.normal(keys["task"], (draws, d), dtype)
         else:
             rows = jax.lax.dynamic_slice_in_dim(self.even, number * draws, draws)
-            signs = jnp.asarray(mirrors(d), dtype)
+            signs = jnp.asarray(mirrors(d), dtype)[None]
             w = (rows[:, None, :d] * signs).reshape(sequences, d)
-            x = (x.at[:, :, -1].set(rows[:, d:])[:, None] * signs[:, :, None]).reshape(sequences, d, -1)
+            x = (x.at[:, :, -1].set(rows[:, d:])[:, None] * signs[..., None]).reshape(sequences, d, -1)
         x = jnp.einsum("ab,sbn->san", self.root, x)
         y = jnp.einsum("sd,sdn->sn", w, x)
         noisy = y[:, :-1] + self.noise * jax.random.normal(keys["noise"], (sequences, self.context), dtype)
@@ -77,7 +77,7 @@ def mirrors(d: int) -> np.ndarray:
     return hadamard(1 << (d - 1).bit_length())[:, :d]
 
 
-def _even(problem: Problem, run: int, d: int) -> Float[Array, "draws 2d"]:
+def _even(problem: Problem, run: int, d: int) -> Float[Array, "draws twice_d"]:
     """Standard normals from a scrambled Sobol sequence, enough for whole batches with their mirror images."""
     count = -(-problem.training.sequences // BATCH) * BATCH // mirrors(d).shape[0]
     points = qmc.Sobol(2 * d, rng=problem.seed.task + run).random(1 << (count - 1).bit_length())[:count]

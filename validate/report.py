@@ -55,8 +55,7 @@ def _number(value: float | None) -> str:
 
 
 def _plain(values: Any) -> list:
-    return (
-        [None if isinstance(x, float) and not np.isfinite(x) else x for x in np.asarray(values).ravel().tolist()]
-        if np.ndim(values) == 1
-        else [_plain(row) for row in np.asarray(values)]
-    )
+    """Nested lists with null for what is not a number."""
+    if np.ndim(values) > 1:
+        return [_plain(row) for row in np.asarray(values)]
+    return [None if isinstance(value, float) and not np.isfinite(value) else value for value in np.asarray(values).tolist()]

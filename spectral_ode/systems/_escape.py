@@ -14,6 +14,15 @@ is the one which learns that direction. The head with the smallest T wins the pl
 Matching (ours; the paper fits nothing here but states no such law). Near blow-up v = 1 / (lam^2 (T - t)), which the scalar ODE
 s' = lam^2 v*(s^2 - s^5) continues. While the winner saturates, the pull on the other heads along its direction fades as 1 - s^3,
 and int (1 - s^3) dt = T - 1/(lam^2 v*): for the others the direction is switched off at that moment.
+
+Kick (ours). The winner along d is not quite aligned: it carries k_e, q_e, which make G_ed = -C_e lam_d A_ed and G_de = -C_d lam_e A_de
+for a while. With u = int v dt through the drop, x = u - u0 and r = (v/v*)^3 = 1/(1 + e^{-3 lam_d^2 x}), they obey the linear equation
+
+    k_e' = -lam_e^2 (c_e/c_d) r k_e + lam_e^2 q_e,      q_e' = lam_e^2 k_e - lam_d lam_e r q_e        (' = d/dx)
+
+whose solution (K, Q) -> e^{lam_e^2 x} (1, 1) at x -> -inf is universal; its amplitude at x = 0 follows from the escape law,
+(p_e/2) (2 v*/|p_d|)^{lam_e^2/lam_d^2}. A waiting head is changed by dk_e = v (int G_ed dt) q_d and dq_e = v (int G_de dt) k_d, which
+is of order one when it is better aligned with d than with e. Without the kick the forecast of later drops is several times worse.
 """
 
 from collections.abc import Callable
@@ -165,10 +174,10 @@ def kick_integrals(lam: Float[Array, " d"], c: Float[Array, " d"]) -> tuple[Floa
     def runge_kutta(y, i):
         x = low + step * i
         k1 = field(x, y)
-        k2 = field(x + step / 2, y + step / 2 * k1)
-        k3 = field(x + step / 2, y + step / 2 * k2)
-        k4 = field(x + step, y + step * k3)
-        return y + step / 6 * (k1 + 2 * k2 + 2 * k3 + k4), None
+        k2 = field(x + step / 2, y + step[None] / 2 * k1)
+        k3 = field(x + step / 2, y + step[None] / 2 * k2)
+        k4 = field(x + step, y + step[None] * k3)
+        return y + step[None] / 6 * (k1 + 2 * k2 + 2 * k3 + k4), None
 
     first = jnp.exp(b * low)
     start = jnp.stack([first, first, jnp.zeros_like(b), jnp.zeros_like(b)])
@@ -191,11 +200,14 @@ def _kick(heads: Head, winner: Head, side, direction, unlearned, lam, c, limit, 
     alpha, beta = integrals
     I = jnp.where(others, -(lam**2 * c) * lam[direction] * amplitude * alpha[direction], 0.0)
     J = jnp.where(others, -(lam[direction] ** 2 * c[direction]) * lam * amplitude * beta[direction], 0.0)
-    k, q = 0.5 * (heads.p + heads.n), 0.5 * (heads.p - heads.n)
-    v = heads.v[:, None]
-    dk, dq = v * I * q[:, direction][:, None], v * J * k[:, direction][:, None]
-    dv = jnp.sum(k * I * q[:, direction][:, None] + q * J * k[:, direction][:, None], axis=1)
-    return Head(heads.v + dv, heads.p + dk + dq, heads.n + dk - dq)
+
+    def one(head: Head) -> Head:
+        k, q = 0.5 * (head.p + head.n), 0.5 * (head.p - head.n)
+        dk, dq = head.v * I * q[direction], head.v * J * k[direction]
+        dv = jnp.sum(k * I) * q[direction] + jnp.sum(q * J) * k[direction]
+        return Head(head.v + dv, head.p + dk + dq, head.n + dk - dq)
+
+    return jax.vmap(one)(heads)
 
 
 def forecast(heads: Head, lam: Float[Array, " d"], c: Float[Array, " d"]) -> Forecast:

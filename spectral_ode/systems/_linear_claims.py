@@ -146,7 +146,7 @@ def _diagonal(system, weights: SeparateWeights) -> Float[Array, " d"]:
 
 def _aligned(system, v: Float[Array, " d"]) -> SeparateWeights:
     """One head per direction with k = q = v e_d."""
-    key = (v * system.basis).T[:, None]
+    key = (v[None] * system.basis).T[:, None]
     return SeparateWeights(v, key, key)
 
 
@@ -156,12 +156,15 @@ def _distance(system, time: Float[Array, " time"], v: Float[Array, "time d"], st
     A plateau turns a tiny error of v into a shift in time, a drop turns a tiny shift in time into an error of v; only one of the
     two measures the solver at each point.
     """
-    exact = jax.vmap(lambda t: system.closed_form(t, start))(time)
-    vertical = jnp.abs(v - exact) / system.limit
-    inside = jnp.clip(v, start * (1 - 1e-9), system.limit * (1 - 1e-14))
-    horizontal = jnp.abs(system.time_to(inside, start) / jnp.maximum(time[:, None], 1e-300) - 1)
-    # A direction that no head is left for stays at zero.
-    return jnp.where(start > 0, jnp.minimum(vertical, horizontal), jnp.abs(v))
+
+    def one(t: Float[Array, ""], v: Float[Array, " d"]) -> Float[Array, " d"]:
+        vertical = jnp.abs(v - system.closed_form(t, start)) / system.limit
+        inside = jnp.clip(v, start * (1 - 1e-9), system.limit * (1 - 1e-14))
+        horizontal = jnp.abs(system.time_to(inside, start) / t - 1)
+        # A direction that no head is left for stays at zero.
+        return jnp.where(start > 0, jnp.minimum(vertical, horizontal), jnp.abs(v))
+
+    return jax.vmap(one)(time, v)
 
 
 def _balances(observed: dict[str, Array]) -> Float[Array, "..."]:

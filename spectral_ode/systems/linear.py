@@ -77,12 +77,12 @@ class Separate(AbstractSystem):
     @property
     def covariance(self) -> Float[Array, "d d"]:
         """Lambda."""
-        return self.basis * self.lam @ self.basis.T
+        return self.basis * self.lam[None] @ self.basis.T
 
     @property
     def C(self) -> Float[Array, "d d"]:
         """E[beta beta^T]."""
-        return self.basis * (self.c * self.lam**2) @ self.basis.T
+        return self.basis * (self.c * self.lam**2)[None] @ self.basis.T
 
     @property
     def limit(self) -> Float[Array, " d"]:
@@ -154,13 +154,14 @@ class Separate(AbstractSystem):
     def population_loss(self, weights: SeparateWeights) -> Float[Array, ""]:
         """L(A) for any rank, number of heads and covariance."""
         A = self._modes(weights)
-        return jnp.sum(self.lam) - 2 * jnp.sum(jnp.diag(A) * self.lam**2) + jnp.sum(A**2 * (self.c * self.lam**2)[:, None] * self.lam)
+        return jnp.sum(self.lam) - 2 * jnp.sum(jnp.diag(A) * self.lam**2) + jnp.sum(A**2 * (self.c * self.lam**2)[:, None] * self.lam[None])
 
     def weights_field(self, weights: SeparateWeights) -> SeparateWeights:
         """Eq. 14, for any rank."""
         # Products and sums instead of small matrix products: XLA fuses them into one loop, five times faster on a CPU.
         v, k, q = weights.value[:, None, None], weights.key, weights.query
         G = self.covariance @ self.covariance - self.C @ jnp.sum((v * k)[..., :, None] * q[..., None, :], axis=(0, 1)) @ self.covariance
+        G = G[None, None]
         Gq = jnp.sum(G * q[..., None, :], axis=-1)
         return SeparateWeights(jnp.sum(k * Gq, axis=(1, 2)), v * Gq, v * jnp.sum(G * k[..., :, None], axis=-2))
 
@@ -183,7 +184,7 @@ class Separate(AbstractSystem):
         v0 = 1.0 / (self.lam**2 * found.blow_up)
         return {"head": found.head, "half": self.time_to(HALF ** (1 / 3) * self.limit, v0)}
 
-    def time_to(self, v: Float[Array, "*batch d"], v0: Float[Array, " d"]) -> Float[Array, "*batch d"]:
+    def time_to(self, v: Float[Array, " d"], v0: Float[Array, " d"]) -> Float[Array, " d"]:
         """The implicit solution: time at which the scalar ODE started at v0 reaches v."""
         return (_scalar.g(v / self.limit) - _scalar.g(v0 / self.limit)) / (self.lam**2 * self.limit)
 

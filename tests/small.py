@@ -1,0 +1,19 @@
+"""A problem that is answered on every rung in seconds: two eigenvectors, two heads."""
+
+from dataclasses import replace
+
+from spectral_ode import Problem
+from spectral_ode.problem import Regression, SeparateHeads, Start, Training
+
+SMALL = Problem(
+    horizon=2500.0,
+    points=500,
+    task=Regression(spectrum=(0.6, 0.3), context=15),
+    attention=SeparateHeads(heads=2),
+    start=Start(scale=0.05),
+    training=Training(sequences=80_000, sampling="even", dtype="float64", learning_rate=0.2),
+)
+
+
+def with_training(**changes) -> Problem:
+    return replace(SMALL, training=replace(SMALL.training, **changes))
