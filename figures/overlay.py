@@ -34,7 +34,7 @@ def draw(experiment: Experiment) -> Figure:
         bottom.set_xlabel(r"flow time $t$ = cumulative learning rate")
         bottom.set_xlim(time[0], time[-1])
         style.steps_axis(top, experiment.problem.training.learning_rate)
-        top.legend(loc="upper right")
+        top.legend(loc="upper right", frameon=True, facecolor="white", edgecolor="none", framealpha=1)
     return figure
 
 

@@ -67,9 +67,10 @@ def _keys(experiment: Experiment, panel, heads: np.ndarray) -> None:
     training, system = experiment.rungs["training"], experiment.system
     assert isinstance(system, Separate)
     time = np.asarray(training.time[0])
-    drops = [float(training.phases[f"settled {d + 1}"][0]) for d in range(len(heads))]
-    ends = [*[float(training.phases[f"left {d + 1}"][0]) for d in range(1, len(heads))], time[-1]]
-    moments = [0, *[int(np.searchsorted(time, 0.5 * (a + b))) for a, b in zip(drops, ends, strict=True)]]
+    settled = [float(training.phases[f"settled {d + 1}"][0]) for d in range(len(heads))]
+    reached = settled[: int(np.isfinite(settled).sum())]
+    ends = [*[float(training.phases[f"left {d + 1}"][0]) for d in range(1, len(reached))], time[-1]]
+    moments = [0, *[int(np.searchsorted(time, 0.5 * (a + b))) for a, b in zip(reached, ends, strict=True)]]
     panel.suptitle("c   keys in the eigenbasis, one run", x=0.01, ha="left", fontweight="bold", fontsize=8.5)
     row = panel.subplots(1, len(moments), sharey=True)
     image = None

@@ -50,6 +50,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in _HOME:
         return getattr(importlib.import_module(f"spectral_ode.{_HOME[name]}"), name)
+    if name == "systems":
+        return importlib.import_module("spectral_ode.systems")
     raise AttributeError(f"module 'spectral_ode' has no attribute {name!r}")
 
 

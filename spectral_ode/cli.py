@@ -52,7 +52,7 @@ def _dispatch(words: list[str]) -> int:
         known = [flag for action in _actions(parser, options.command) for flag in action.option_strings if flag.startswith("--")]
         wrong = next((word for word in unknown if word.startswith("-")), unknown[0]).partition("=")[0]
         if not wrong.startswith("-"):
-            raise BadInput(f"{wrong!r} is one word too many; presets go before the flags")
+            raise BadInput(f"{wrong!r} is one word too many" + ("; presets go before the flags" if options.command == "run" else ""))
         raise BadInput(f"unknown flag {wrong}; {nearest(wrong, known)}")
     if options.command == "list":
         return _list()

@@ -56,9 +56,9 @@ def override(problem: Problem, values: dict[str, Any]) -> Problem:
 
 def nearest(word: str, known: list[str]) -> str:
     """A hint at the right spelling."""
-    close = (
-        difflib.get_close_matches(word, known, n=1, cutoff=0.5) or [name for name in known if name.endswith(word.rpartition(".")[2])][:1]
-    )
+    close = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    if not close and (last := word.rpartition(".")[2]):
+        close = [name for name in known if name.endswith(last)]
     return f"did you mean {close[0]!r}?" if close else f"known are {', '.join(sorted(known)[:40])}"
 
 
@@ -67,7 +67,7 @@ def coerce(leaf: Field, value: Any) -> Any:
     kind = leaf.type
     if isinstance(kind, types.UnionType):
         kind = next(option for option in typing.get_args(kind) if option is not type(None))
-    origin, wrong = typing.get_origin(kind), BadInput(f"{leaf.name} is {value!r}, but it must be {_expected(kind)}")
+    origin, wrong = typing.get_origin(kind), BadInput(f"{leaf.name} is {_shown(value)}, but it must be {_expected(kind)}")
     if origin is typing.Literal:
         if value not in typing.get_args(kind):
             raise wrong
@@ -82,7 +82,9 @@ def coerce(leaf: Field, value: Any) -> Any:
         if isinstance(value, bool) or str(value).lower() in words:
             return value if isinstance(value, bool) else words[value.lower()]
         raise wrong
-    if kind is str and isinstance(value, str):
+    if kind is str:
+        if not isinstance(value, str):
+            raise wrong
         return value
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise wrong
@@ -90,6 +92,15 @@ def coerce(leaf: Field, value: Any) -> Any:
         return kind(value) if not (kind is int and isinstance(value, float)) else _whole(value)
     except (ValueError, OverflowError):
         raise wrong from None
+
+
+def _shown(value: Any) -> str:
+    """The value as it was given, unless it is too long to be one."""
+    try:
+        text = repr(value)
+    except ValueError:  # an integer with thousands of digits
+        return "a very long number"
+    return text if len(text) < 80 else f"{text[:60]}..."
 
 
 def _whole(value: float) -> int:
@@ -117,11 +128,13 @@ def load(source: str) -> Problem:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise BadInput(f"cannot read {source}: {error.strerror or error}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise BadInput(f"{source} is not a TOML file: {error}") from None
-    flat = {}
+    flat, sections = {}, [entry.name for entry in fields(Problem) if "doc" not in entry.metadata]
     for key, value in table.items():
         if isinstance(value, dict):
+            if key not in sections:
+                raise BadInput(f"{source}: unknown section {key!r}; {nearest(key, sections)}")
             flat |= {f"{key}.{name}": entry for name, entry in value.items()}
         else:
             flat[key] = value
@@ -145,6 +158,11 @@ def to_dict(problem: Problem) -> dict[str, Any]:
     """The resolved problem as nested plain data."""
     table = asdict(problem)
     table["solver"]["atol"] = problem.atol
+    for leaf in leaves():  # 1 and 1.0 are one number, also in the identity
+        if leaf.type is float:
+            section, _, name = leaf.name.rpartition(".")
+            within = table[section] if section else table
+            within[name] = float(within[name])
     return table
 
 

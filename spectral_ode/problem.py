@@ -167,7 +167,7 @@ class Problem:
 
     def __post_init__(self) -> None:
         _above_zero("horizon", self.horizon)
-        _at_least("points", self.points, 2)
+        _require(2 <= self.points <= 10**6, f"points is {self.points}, but it must lie between 2 and 1000000")
         _one_of("spacing", self.spacing, ("linear", "log"))
         _at_least("runs", self.runs, 1)
         d, rank, scale = len(self.task.spectrum), self.attention.rank, self.start.scale
@@ -192,7 +192,7 @@ class Problem:
         """Training steps at which both sides are recorded: step 0, and increasing from there."""
         last = round(self.horizon / self.training.learning_rate)
         if self.spacing == "log":
-            grid = np.concatenate([[0.0], np.geomspace(1.0, last, self.points - 1)])
+            grid = np.concatenate([[0.0], np.geomspace(1.0, last, self.points - 1)[:-1], [last]])
         else:
             grid = np.linspace(0.0, last, self.points)
         return np.unique(np.round(grid).astype(np.int64))

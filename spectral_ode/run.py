@@ -4,6 +4,7 @@ This is the top of the program inside its lowest package, so the layers above (`
 A run folder is written aside and renamed when it is whole: an interruption leaves nothing behind.
 """
 
+import errno
 import json
 import os
 import shutil
@@ -20,11 +21,11 @@ from spectral_ode.problem import BadInput, Problem
 
 def writable(out: str) -> None:
     """Raise `BadInput` unless the output folder can be written; nothing is left behind by the question."""
-    folder = Path(out)
-    existing = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
-    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        raise BadInput(f"the output folder {out} cannot be written; choose another with --out")
+    folder = Path(out).absolute()
     try:
+        existing = next(parent for parent in (folder, *folder.parents) if parent.exists() or parent.is_symlink())
+        if not existing.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, "there is something else of that name")
         tempfile.TemporaryFile(dir=existing).close()
     except OSError as error:
         raise BadInput(f"the output folder {out} cannot be written ({error.strerror}); choose another with --out") from None

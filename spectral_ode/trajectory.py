@@ -3,6 +3,7 @@
 import json
 import os
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,8 @@ class Trajectory(eqx.Module):
 
     def run(self, index: int) -> "Trajectory":
         """One run of a stack."""
+        if not 0 <= index < self.runs:
+            raise IndexError(f"run {index} is not one of the {self.runs} runs of this trajectory")
         provenance = self.provenance["runs"][index] if "runs" in self.provenance else self.provenance
         time, observables, phases = jax.tree.map(lambda leaf: leaf[index], (self.time, self.observables, self.phases))
         return Trajectory(time, observables, phases, self.clock, json.dumps(provenance))
@@ -73,6 +76,8 @@ class Trajectory(eqx.Module):
         """Several runs on one clock. A run that ended earlier than the longest holds its last value from there on."""
         longest = max(members, key=lambda member: member.time.shape[0])
         length = longest.time.shape[0]
+        if any(not np.array_equal(member.time, longest.time[: member.time.shape[0]]) for member in members):
+            raise ValueError("only runs on the same clock can be stacked")
 
         def hold(leaf):
             return jnp.concatenate([leaf, jnp.repeat(leaf[-1:], length - leaf.shape[0], axis=0)])
@@ -87,7 +92,7 @@ class Trajectory(eqx.Module):
 
     def __repr__(self) -> str:
         """A few readable lines: what, over which time, which observables, which landmarks, why it ended."""
-        if isinstance(self.time, Tracer):
+        if any(isinstance(leaf, Tracer) or not hasattr(leaf, "__array__") for leaf in jax.tree.leaves(self)):
             return f"Trajectory(traced, {', '.join(self.observables)})"
         time = np.asarray(self.time)
         source = self.provenance.get("source", "trajectory")
@@ -120,21 +125,25 @@ class Trajectory(eqx.Module):
     def load(cls, path: str | os.PathLike) -> "Trajectory":
         """Read what `save` wrote; a truncated or foreign file raises `BadInput`."""
         try:
-            with np.load(path, allow_pickle=False) as file:
+            with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files}
             header = json.loads(str(arrays.pop("header")))
             time = arrays.pop("time")
             clock, provenance, version = header["clock"], header["provenance"], header["format"]
         except FileNotFoundError:
             raise BadInput(f"there is no file {path}") from None
-        except (OSError, ValueError, KeyError, TypeError, EOFError, AttributeError, zipfile.BadZipFile):
+        except (OSError, ValueError, KeyError, TypeError, EOFError, AttributeError, RuntimeError, zlib.error, zipfile.BadZipFile):
             raise BadInput(f"{path} is not a trajectory file, or it was cut short; save it again with Trajectory.save") from None
         if version != FORMAT:
             raise BadInput(f"{path} has file format {version}, but this version reads format {FORMAT}")
+        if time.ndim < 1 or time.dtype.kind != "f":
+            raise BadInput(f"{path} has a time of shape {time.shape} and type {time.dtype}, which is not a clock")
         named = {kind: {} for kind in ("observable", "phase")}
         for name, array in arrays.items():
             kind, _, rest = name.partition("/")
-            if kind not in named or (kind == "observable" and array.shape[: time.ndim] != time.shape):
+            shape = time.shape if kind == "observable" else time.shape[:-1]
+            fits = array.shape[: time.ndim] == shape if kind == "observable" else array.shape == shape
+            if kind not in named or not fits or array.dtype.kind not in "fiub":
                 raise BadInput(f"{path} holds an array {name!r} of shape {array.shape} that does not belong to a trajectory")
             named[kind][rest] = jnp.asarray(array)
         return cls(jnp.asarray(time), named["observable"], named["phase"], clock, json.dumps(provenance))

@@ -24,7 +24,13 @@ def test_imports_go_one_way(path):
     tree = ast.parse(path.read_text())
     top = set(tree.body)
     for node in ast.walk(tree):
-        modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        modules = (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or ""]
+            if isinstance(node, ast.ImportFrom)
+            else []
+        )
         for module in modules:
             above = module.split(".")[0] in LAYERS[layer + 1 :]
             lazily = str(path.relative_to(ROOT)) in COMMANDS and node not in top
@@ -71,7 +77,9 @@ def test_the_wheel_works_from_any_folder(tmp_path):
 
     (wheel,) = WheelBuilder(str(ROOT)).build(directory=str(tmp_path), versions=["standard"])
     target = tmp_path / "installed"
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(target), wheel], check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(target), wheel], check=True, capture_output=True
+    )
     run = lambda *words: subprocess.run(
         [sys.executable, *words], cwd=tmp_path, capture_output=True, text=True, check=False, env={"PYTHONPATH": str(target), "PATH": ""}
     )
@@ -91,8 +99,9 @@ def test_figures_are_found_and_unknown_ones_are_answered(capsys):
 def test_figures_are_pure_and_byte_stable(tmp_path):
     from dataclasses import replace
 
-    from figures import zhang2025_fig3
     from small import SMALL
+
+    from figures import zhang2025_fig3
     from validate import perform
 
     experiment = perform(replace(SMALL, runs=2))

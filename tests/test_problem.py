@@ -144,9 +144,7 @@ def test_the_clock_starts_at_zero_increases_and_ends_at_the_horizon(spacing, poi
     assert abs(problem.times[-1] - horizon) <= eta / 2 * (1 + 1e-12)
 
 
-@pytest.mark.parametrize(
-    "spacing", ["linear", pytest.param("log", marks=pytest.mark.xfail(strict=True, reason="two log points are 0 and 1"))]
-)
+@pytest.mark.parametrize("spacing", ["linear", "log"])
 def test_two_points_are_the_start_and_the_end(spacing):
     np.testing.assert_array_equal(Problem(points=2, spacing=spacing).steps, [0, 300_000])
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import equinox as eqx
 import numpy as np
@@ -34,6 +34,7 @@ class Experiment:
     seconds: dict[str, float] = field(default_factory=dict)
 
 
+@runtime_checkable
 class Progress(Protocol):
     """Who is told how far an experiment is."""
 
