@@ -13,7 +13,7 @@ from spectral_ode import BadInput, Problem, draw, solve, solve_problem
 from spectral_ode.flow import PopulationFlow
 from spectral_ode.integrate import SOLVERS
 from spectral_ode.problem import Regression
-from spectral_ode.systems.linear import HALF, Separate, State
+from spectral_ode.systems.linear import HALF, LEFT, SETTLED, Separate, State
 
 ONE = Separate.from_problem(Problem(task=Regression(spectrum=(1.0,), context=9)))
 ORDERS = {"tsit5": 5, "dopri5": 5, "dopri8": 8}
@@ -38,7 +38,7 @@ def test_phases_are_the_closed_form_times():
     system = Separate.from_problem(Problem())
     state = State(jnp.asarray([0.05, 0.04, 0.03, 0.02]))
     found = solve(system, state, np.linspace(0, 8000, 300), rtol=1e-10)
-    for name, level in (("left", 0.01), ("half", HALF), ("settled", 0.99)):
+    for name, level in (("left", LEFT), ("half", HALF), ("settled", SETTLED)):
         exact = system.time_to(level ** (1 / 3) * system.limit, state.v)
         assert_close([found.phases[f"{name} {d + 1}"] for d in range(4)], exact, rtol=1e-8)
 

@@ -42,7 +42,7 @@ from spectral_ode.systems import _escape, _linear_claims, _saddles, _scalar
 from spectral_ode.weights import SeparateWeights
 
 HALF = 1 - 1 / math.sqrt(2)  # (v/v*)^3 at which half of a drop in loss is done
-LEFT, SETTLED = 0.01, 0.99  # (v/v*)^3 at which a plateau counts as left, a direction as settled
+LEFT, SETTLED = 0.01, 0.95  # (v/v*)^3 at which a plateau counts as left, a direction as settled (a sample may end at 0.99)
 
 
 class State(eqx.Module):
