@@ -94,12 +94,15 @@ def _phases(trajectory: Trajectory, kind: str) -> np.ndarray:
 
 
 def _plateaus(trajectory: Trajectory) -> np.ndarray:
-    """Loss at the flattest saved point between "settled m" and "left m+1"; nan where fewer than three points lie between."""
-    settled, left = _phases(trajectory, "settled"), _phases(trajectory, "left")
+    """Loss at the flattest saved point between "settled m" and "half m+1"; nan where fewer than three points lie between.
+
+    Not between "settled" and "left": a misaligned winner makes the next direction seem to move for a moment.
+    """
+    settled, half = (np.nan_to_num(_phases(trajectory, kind), nan=np.inf) for kind in ("settled", "half"))
     time, loss = np.asarray(trajectory.time), np.asarray(trajectory["loss"])
     found = np.full((settled.shape[0], settled.shape[1] - 1), np.nan)
     for run, m in np.ndindex(*found.shape):
-        inside = np.flatnonzero((time[run] > np.max(settled[run, : m + 1])) & (time[run] < np.min(left[run, m + 1 :])))
+        inside = np.flatnonzero((time[run] > np.max(settled[run, : m + 1])) & (time[run] < np.min(half[run, m + 1 :])))
         if inside.size >= 3:
             slope = np.abs(np.gradient(loss[run, inside], time[run, inside]))
             found[run, m] = loss[run, inside[np.argmin(slope)]]
