@@ -33,6 +33,8 @@ def draw(experiment: Experiment) -> Figure:
         bottom.set_ylabel(f"${coordinate}_d$")
         bottom.set_xlabel(r"flow time $t$ = cumulative learning rate")
         bottom.set_xlim(time[0], time[-1])
+        bottom.set_ylim(top=1.08 * float(max(experiment.system.landmarks()[coordinate].values())))
+        top.set_ylim(bottom=0)
         style.steps_axis(top, experiment.problem.training.learning_rate)
         top.legend(loc="upper right", frameon=True, facecolor="white", edgecolor="none", framealpha=1)
     return figure

@@ -156,6 +156,13 @@ def test_higher_rank_skips_the_reduced_rung_and_says_why():
     assert all(verdict.note for verdict in skipped)
 
 
+def test_equal_eigenvalues_skip_the_reduced_rung_and_a_short_horizon_skips_what_it_cannot_show():
+    short = perform(replace(SMALL, horizon=30.0, points=20, task=replace(SMALL.task, spectrum=(0.4, 0.4))))
+    skipped = {verdict.note for verdict in check(short) if verdict.ok is None}
+    assert {"the scalar ODEs are for distinct eigenvalues", "no drop within the horizon"} <= skipped
+    assert not [verdict for verdict in check(short) if verdict.ok is False]
+
+
 def test_drop_shift_counts_a_drop_that_only_one_side_reached(experiment):
     training = experiment.rungs["training"]
     missing = eqx.tree_at(lambda t: t.phases["half 2"], training, jnp.full_like(training.phases["half 2"], jnp.nan))

@@ -94,9 +94,12 @@ class Separate(AbstractSystem):
         return jnp.sum(self.lam) - jnp.sum((self.lam / self.c)[:learned])
 
     def unreduced(self, problem: Problem) -> str | None:
-        """The scalar reduction is for rank one."""
-        rank = problem.attention.rank
-        return None if rank == 1 else f"the scalar ODEs are for rank 1, not {rank}"
+        """The scalar reduction is for rank one and distinct eigenvalues."""
+        if problem.attention.rank != 1:
+            return f"the scalar ODEs are for rank 1, not {problem.attention.rank}"
+        if len(set(problem.task.spectrum)) < len(problem.task.spectrum):
+            return "the scalar ODEs are for distinct eigenvalues"
+        return None
 
     def project(self, weights: SeparateWeights) -> State:
         """v_d(0) = 1 / (lam_d^2 T_d): the scalar ODE blows up where the forecast says that direction d is learned."""
