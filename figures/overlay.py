@@ -36,7 +36,7 @@ def draw(experiment: Experiment) -> Figure:
         bottom.set_ylim(top=1.08 * float(max(experiment.system.landmarks()[coordinate].values())))
         top.set_ylim(bottom=0)
         style.steps_axis(top, experiment.problem.training.learning_rate)
-        top.legend(loc="upper right", frameon=True, facecolor="white", edgecolor="none", framealpha=1)
+        top.legend(loc="upper right", bbox_to_anchor=(1, 0.94), frameon=True, facecolor="white", edgecolor="none", framealpha=1)
     return figure
 
 
