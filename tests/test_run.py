@@ -2,18 +2,18 @@
 
 import contextlib
 import json
-import os
-import signal
 import subprocess
 import sys
-import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from small import SMALL
 
-from spectral_ode import Trajectory, document, load
+import simulate
+from figures import style
+from spectral_ode import Trajectory, cli, document, load
 from spectral_ode.folder import whole
 
 FILES = {"problem.toml", "reduced.npz", "population.npz", "training.npz", "overlay.png", "report.json"}
@@ -80,17 +80,17 @@ def test_a_verdict_that_does_not_hold_is_exit_code_1(tmp_path):
     assert "NO" in done.stdout
 
 
-def test_an_interruption_leaves_nothing_behind(tmp_path):
-    (tmp_path / "long.toml").write_text(document.to_toml(SMALL))
-    words = _command("run", "long.toml", "--out", "out", "--horizon", "1e6", "--quiet")
-    process = subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    time.sleep(6)  # long enough to be at work, and far too short to be done
-    os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 130, errors
-    assert "interrupted" in errors
-    assert "Traceback" not in errors
-    assert not (tmp_path / "out").exists()
+def _interrupt(*_, **__):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(("module", "name"), [(simulate, "train"), (style, "save")], ids=["while training", "while writing the folder"])
+def test_an_interruption_leaves_nothing_behind(tmp_path, monkeypatch, capsys, module, name):
+    (tmp_path / "small.toml").write_text(document.to_toml(replace(SMALL, horizon=50.0, points=20)))
+    monkeypatch.setattr(module, name, _interrupt)
+    assert cli.main(["run", str(tmp_path / "small.toml"), "--out", str(tmp_path / "out")]) == 130
+    assert "interrupted" in capsys.readouterr().err
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "small.toml"]
 
 
 def test_a_folder_is_whole_or_not_there(tmp_path):
