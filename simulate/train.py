@@ -58,14 +58,15 @@ def train(
     observables = jax.tree.map(lambda *leaves: jnp.asarray(np.concatenate(leaves, axis=1)[:, : len(problem.steps)]), *parts)
     names = eqx.filter_eval_shape(lambda: system.phases(system.observe_weights(weights.draw(problem))))
     phases = {name: carry.found[:, i] * problem.training.learning_rate for i, name in enumerate(sorted(names))}
-    finite = np.isfinite(np.asarray(observables["loss"])).all()
-    stopped = (
-        f"reached step {problem.steps[-1]} at flow time {problem.times[-1]:g}"
-        if finite
-        else (f"the loss is no longer a number; try a smaller --training.learning-rate than {problem.training.learning_rate:g}")
-    )
-    origin = {"source": "training", "method": method, "dtype": problem.training.dtype, "ok": bool(finite), "stopped": stopped}
-    time = jnp.broadcast_to(jnp.asarray(problem.times), (problem.runs, len(problem.times)))
+    # A diverged training ends, for all runs, at the last record at which every run was still a number.
+    finite = np.isfinite(np.asarray(observables["loss"])).all(axis=0)
+    kept = max(1, int(np.cumprod(finite).sum()))
+    stopped = f"reached step {problem.steps[-1]} at flow time {problem.times[-1]:g}"
+    if not finite.all():
+        stopped = f"the loss is no longer a number after flow time {problem.times[kept - 1]:g}; try a smaller --training.learning-rate"
+    observables = jax.tree.map(lambda leaf: leaf[:, :kept], observables)
+    origin = {"source": "training", "method": method, "dtype": problem.training.dtype, "ok": bool(finite.all()), "stopped": stopped}
+    time = jnp.broadcast_to(jnp.asarray(problem.times[:kept]), (problem.runs, kept))
     return Trajectory(time, observables, phases, origin=json.dumps(origin))
 
 

@@ -178,6 +178,7 @@ def test_a_learning_rate_that_explodes_is_told():
     trained = simulate.train(replace(with_training(learning_rate=20.0), start=Start(scale=5.0)))
     assert not trained.ok
     assert "--training.learning-rate" in trained.stopped
+    assert all(np.isfinite(np.asarray(array)).all() for array in trained.observables.values())
 
 
 def test_progress_is_told_and_ends_at_one():

@@ -46,9 +46,11 @@ def _judge(claim: Claim, experiment: Experiment) -> Verdict:
         measured, note = _measure(claim, experiment)
     except Unmet as unmet:
         return Verdict(claim.name, None, claim.bound, None, str(unmet), claim.place, claim.exactness, claim.reason)
-    # A number that is not a number must not pass.
+    # A number that is not a number must not pass, and has no place in a report.
     ok = bool(measured <= claim.bound)
-    return Verdict(claim.name, measured, claim.bound, ok, note, claim.place, claim.exactness, claim.reason)
+    return Verdict(
+        claim.name, measured if np.isfinite(measured) else None, claim.bound, ok, note, claim.place, claim.exactness, claim.reason
+    )
 
 
 def _measure(claim: Claim, experiment: Experiment) -> Measured:

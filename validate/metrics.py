@@ -26,10 +26,13 @@ def drop_shift(first: Trajectory, second: Trajectory) -> np.ndarray:
 
     Where only one was reached, the other is put at the horizon: at least so large is the shift.
     """
-    horizon = float(np.max(first.time))
+    horizon = float(max(np.max(first.time), np.max(second.time)))
     one, two = (_phases(trajectory, "half") for trajectory in (first, second))
     neither = np.isnan(one) & np.isnan(two)
-    return np.where(neither, np.nan, np.nan_to_num(one, nan=horizon) / np.nan_to_num(two, nan=horizon) - 1)
+    one, two = (np.nan_to_num(times, nan=horizon) for times in (one, two))
+    # A drop that is past at the start has time zero.
+    ratio = np.divide(one, two, out=np.where(one == two, 1.0, np.inf), where=two != 0)
+    return np.where(neither, np.nan, ratio - 1)
 
 
 def half_drop_times(experiment: Experiment, first: str, second: str) -> Measured:
