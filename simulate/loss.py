@@ -115,7 +115,9 @@ def moments(sampler: Sampler, sequences: int) -> Moments:
 
 def of_data_set(sampler: Sampler, sequences: int, method: str) -> AbstractLoss:
     """The loss over a fixed data set by one of the three roads."""
-    if method == "moments":
-        return moments(sampler, sequences)
-    prompts = fixed(sampler, sequences)
+    return moments(sampler, sequences) if method == "moments" else of_prompts(fixed(sampler, sequences), method)
+
+
+def of_prompts(prompts: Prompts, method: str) -> AbstractLoss:
+    """The loss over given prompts, token by token or through their features."""
     return Tokens(prompts) if method == "attention" else gram(prompts)

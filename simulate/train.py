@@ -99,8 +99,7 @@ class _Step(eqx.Module):
         """The loss that this step descends."""
         if self.data is not None:
             return self.data
-        prompts = self.sampler(step, self.sequences)
-        return losses.Tokens(prompts) if self.method == "attention" else losses.gram(prompts)
+        return losses.of_prompts(self.sampler(step, self.sequences), self.method)
 
     def __call__(self, carry: _Carry) -> _Carry:
         """Descend half the mean squared error, and notice the phases crossed on the way."""

@@ -53,9 +53,7 @@ def perform(problem: Problem, progress: Progress | None = None) -> Experiment:
     flow = PopulationFlow(system)
     if (reason := system.unreduced(problem)) is None:
         with _stage("reduced ODE", progress, seconds):
-            found = [_match(system, start) for start in starts]
-            forecast = {name: np.stack([np.asarray(one[name]) for one, _ in found]) for name in found[0][0]}
-            states = [state for _, state in found]
+            forecast, states = match(system, starts)
             rungs["reduced"] = _solve(system, problem, states)
     else:
         missing["reduced"] = missing["forecast"] = reason
@@ -68,6 +66,12 @@ def perform(problem: Problem, progress: Progress | None = None) -> Experiment:
     origin = runtime.provenance(problem)
     rungs = {name: rung.with_provenance(rung=name, **origin) for name, rung in rungs.items()}
     return Experiment(problem, system, rungs, forecast, states, missing, seconds)
+
+
+def match(system: AbstractSystem, starts: list[Weights]) -> tuple[dict[str, np.ndarray], list[State]]:
+    """What follows from each start alone: the forecast, stacked over runs, and the state where the reduced ODE begins."""
+    found = [_match(system, start) for start in starts]
+    return {name: np.stack([np.asarray(one[name]) for one, _ in found]) for name in found[0][0]}, [state for _, state in found]
 
 
 @eqx.filter_jit

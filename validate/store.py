@@ -2,14 +2,11 @@
 
 from pathlib import Path
 
-import equinox as eqx
-import numpy as np
-
 from spectral_ode import runtime, systems, weights
 from spectral_ode.folder import whole
 from spectral_ode.problem import Problem
 from spectral_ode.trajectory import Trajectory
-from validate.experiment import Experiment, perform
+from validate.experiment import Experiment, match, perform
 
 RUNGS = ("reduced", "population", "training")
 
@@ -39,8 +36,6 @@ def read(folder: Path, problem: Problem) -> Experiment | None:
     now = runtime.provenance(problem)
     if any(rung.provenance.get(key) != now[key] for rung in rungs.values() for key in ("hash", "versions")):
         return None
-    forecast = {}
-    if "reduced" in rungs:
-        found = [eqx.filter_jit(system.forecast)(weights.draw(problem, run=run)) for run in range(problem.runs)]
-        forecast = {name: np.stack([np.asarray(one[name]) for one in found]) for name in found[0]}
-    return Experiment(problem, system, rungs, forecast)
+    starts = [weights.draw(problem, run=run) for run in range(problem.runs)]
+    forecast, states = match(system, starts) if "reduced" in rungs else ({}, [])
+    return Experiment(problem, system, rungs, forecast, states)
