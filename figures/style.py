@@ -13,6 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
+from spectral_ode.problem import Problem
+
 COLUMN, FULL = 3.25, 6.75  # inches
 INK = "#222222"  # theory: thin and dark, over the training
 STYLE = Path(__file__).parent / "style.mplstyle"
@@ -30,10 +32,23 @@ def pale(index: int) -> tuple[float, ...]:
     return tuple(0.45 * c + 0.55 for c in to_rgb(color(index)))
 
 
-def steps_axis(axes: Axes, learning_rate: float) -> None:
-    """A second axis on top that counts training steps: flow time = learning rate x step."""
-    top = axes.secondary_xaxis("top", functions=(lambda t: np.divide(t, learning_rate), lambda step: np.multiply(step, learning_rate)))
-    top.set_xlabel(f"training step (learning rate {learning_rate:g})")
+def steps_axis(axes: Axes, problem: Problem) -> None:
+    """A second axis on top that counts training steps, by the problem's own conversion."""
+    top = axes.secondary_xaxis("top", functions=(lambda t: np.divide(t, problem.eta), lambda step: np.multiply(step, problem.eta)))
+    script = ", script's units" if problem.units == "script" else ""
+    top.set_xlabel(f"training step (learning rate {problem.training.learning_rate:g}{script})")
+
+
+def margin(axes: Axes, entries: list[tuple[float, str, str]]) -> None:
+    """Labels in the right margin, (height, text, color) each, level with their heights or, where these crowd, pushed apart."""
+    low, high = axes.get_ylim()
+    axes.figure.canvas.draw()
+    gap = 10.0 / (axes.get_window_extent().height * 72 / axes.figure.dpi) * (high - low)  # ten points
+    place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "va": "center", "annotation_clip": False}
+    previous = -np.inf
+    for height, text, ink in sorted(entries):
+        previous = max(height, previous + gap)
+        axes.annotate(text, (1.0, previous), xytext=(4, 0), fontsize=7.5, color=ink, **place)
 
 
 def save(figure: Figure, path: Path) -> None:

@@ -75,7 +75,7 @@ def _keys(experiment: Experiment, panel, heads: np.ndarray) -> None:
     row = panel.subplots(1, len(moments), sharey=True)
     image = None
     for number, (axes, moment) in enumerate(zip(row, moments, strict=True)):
-        keys = np.asarray(training["key"][0, moment, :, 0]) @ np.asarray(system.basis)
+        keys = np.asarray(training["key"][0, moment, :, 0]) @ np.asarray(system.data.basis)
         image = axes.imshow(keys / np.abs(keys).max(axis=1, keepdims=True), cmap="RdBu_r", vmin=-1, vmax=1)
         learned = "start" if number == 0 else f"{number} learned"
         axes.set_title(f"{learned}\n$t$ = {time[moment]:,.0f}", fontsize=8)

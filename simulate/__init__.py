@@ -1,4 +1,5 @@
 """Full-parameter models and their training."""
 
+from simulate.attention import MergedAttention as MergedAttention
 from simulate.attention import SeparateAttention as SeparateAttention
 from simulate.train import train as train

@@ -62,3 +62,12 @@ class Agrees(Claim):
     first: str
     second: str
     metric: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drops(Claim):
+    """The loss of one rung falls in so many abrupt drops; measured: how far the count lies outside of least to most."""
+
+    rung: str
+    least: int
+    most: int

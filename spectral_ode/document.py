@@ -7,7 +7,7 @@ import tomllib
 import types
 import typing
 from collections.abc import Iterator
-from dataclasses import MISSING, asdict, fields, is_dataclass, replace
+from dataclasses import asdict, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,28 +20,49 @@ DESCRIPTIVE = ("title", "reference", "headline")  # not part of a problem's iden
 
 
 class Field(NamedTuple):
-    """One settable number or word of a problem, by its dotted name."""
+    """One settable number or word of a problem, by its dotted name; `kinds` are the kinds of its section that have it (empty: all)."""
 
     name: str
     type: Any
     default: Any
     doc: str
+    kinds: tuple[str, ...] = ()
 
 
-def leaves(node: Any = Problem, prefix: str = "") -> Iterator[Field]:
-    """Every field of a problem (the class, or one problem with its own values as defaults)."""
-    hints = typing.get_type_hints(node if isinstance(node, type) else type(node))
-    for entry in fields(node):
-        name, kind = f"{prefix}{entry.name}", hints[entry.name]
-        if is_dataclass(kind):
-            yield from leaves(kind if isinstance(node, type) else getattr(node, entry.name), f"{name}.")
-        else:
-            default = getattr(node, entry.name) if not isinstance(node, type) else None if entry.default is MISSING else entry.default
-            yield Field(name, kind, default, entry.metadata.get("doc", ""))
+def sections() -> dict[str, dict[str, type]]:
+    """The sections of a problem, each with its classes by kind; a section of one class has the one kind ''."""
+    found = {}
+    for name, hint in typing.get_type_hints(Problem).items():
+        options = [option for option in typing.get_args(hint) or (hint,) if is_dataclass(option)]
+        if options:
+            kind = lambda option: next((entry.default for entry in fields(option) if entry.name == "kind"), "")
+            found[name] = {kind(option) if len(options) > 1 else "": option for option in options}
+    return found
+
+
+def leaves() -> Iterator[Field]:
+    """Every field of a problem, with the default of the first kind that has it."""
+    hints = typing.get_type_hints(Problem)
+    for entry in fields(Problem):
+        kinds = sections().get(entry.name)
+        if kinds is None:
+            yield Field(entry.name, hints[entry.name], entry.default, entry.metadata["doc"])
+            continue
+        names = dict.fromkeys(inner.name for option in kinds.values() for inner in fields(option))
+        for name in names:
+            having = {kind: option for kind, option in kinds.items() if name in {inner.name for inner in fields(option)}}
+            option = next(iter(having.values()))
+            inner = next(inner for inner in fields(option) if inner.name == name)
+            hint = typing.get_type_hints(option)[name] if name != "kind" or len(kinds) == 1 else typing.Literal[tuple(kinds)]
+            only = tuple(having) if len(having) < len(kinds) else ()
+            yield Field(f"{entry.name}.{name}", hint, inner.default, inner.metadata["doc"], only)
 
 
 def override(problem: Problem, values: dict[str, Any]) -> Problem:
-    """The problem with some fields changed, by dotted names; values may be text, as flags give them, or typed, as TOML does."""
+    """The problem with some fields changed, by dotted names; values may be text, as flags give them, or typed, as TOML does.
+
+    A section that changes its kind keeps what the two kinds have in common.
+    """
     known = {leaf.name: leaf for leaf in leaves()}
     nested: dict[str, Any] = {}
     for name, value in values.items():
@@ -51,7 +72,21 @@ def override(problem: Problem, values: dict[str, Any]) -> Problem:
         nested.setdefault(section, {})[rest] = coerce(known[name], value)
     top = nested.pop("", {})
     # Sections are exchanged together with the top level, so that checks across sections see the final values only.
-    return replace(problem, **top, **{section: replace(getattr(problem, section), **changes) for section, changes in nested.items()})
+    return replace(problem, **top, **{section: _section(problem, section, changes, known) for section, changes in nested.items()})
+
+
+def _section(problem: Problem, section: str, changes: dict[str, Any], known: dict[str, Field]) -> Any:
+    kinds, now = sections()[section], getattr(problem, section)
+    option = kinds.get(changes.get("kind", getattr(now, "kind", "")), type(now))
+    names = {entry.name for entry in fields(option)}
+    for name in changes:
+        if name not in names:
+            belongs = ", ".join(known[f"{section}.{name}"].kinds)
+            raise BadInput(f"{section}.{name} belongs to {section}.kind {belongs}, but the kind is {getattr(option, 'kind', '')}")
+    if option is type(now):
+        return replace(now, **changes)
+    kept = {name: value for name, value in vars(now).items() if name in names and name != "kind"}
+    return option(**(kept | changes))
 
 
 def nearest(word: str, known: list[str]) -> str:
@@ -130,11 +165,11 @@ def load(source: str) -> Problem:
         raise BadInput(f"cannot read {source}: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
         raise BadInput(f"{source} is not a TOML file: {error}") from None
-    flat, sections = {}, [entry.name for entry in fields(Problem) if "doc" not in entry.metadata]
+    flat, names = {}, list(sections())
     for key, value in table.items():
         if isinstance(value, dict):
-            if key not in sections:
-                raise BadInput(f"{source}: unknown section {key!r}; {nearest(key, sections)}")
+            if key not in names:
+                raise BadInput(f"{source}: unknown section {key!r}; {nearest(key, names)}")
             flat |= {f"{key}.{name}": entry for name, entry in value.items()}
         else:
             flat[key] = value
@@ -159,9 +194,9 @@ def to_dict(problem: Problem) -> dict[str, Any]:
     table = asdict(problem)
     table["solver"]["atol"] = problem.atol
     for leaf in leaves():  # 1 and 1.0 are one number, also in the identity
-        if leaf.type is float:
-            section, _, name = leaf.name.rpartition(".")
-            within = table[section] if section else table
+        section, _, name = leaf.name.rpartition(".")
+        within = table[section] if section else table
+        if leaf.type is float and name in within:
             within[name] = float(within[name])
     return table
 

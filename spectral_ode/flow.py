@@ -19,8 +19,9 @@ class PopulationFlow(AbstractSystem):
 
         return cls(systems.load(problem.system).from_problem(problem))
 
-    def unreduced(self, problem: Problem) -> None:
-        """The population flow describes every problem."""
+    def missing(self, problem: Problem) -> dict[str, str]:
+        """What the reduction says of itself."""
+        return self.reduction.missing(problem)
 
     def project(self, weights: Weights) -> Weights:
         """Nothing is projected away."""

@@ -79,7 +79,7 @@ def solve(
 
 def solve_problem(system: AbstractSystem, problem: Problem, state: State, **changes: Any) -> Trajectory:
     """`solve` with the times and the solver settings of a problem."""
-    settings = {"solver": problem.solver.name, "rtol": problem.solver.rtol, "atol": problem.atol, "scale": problem.start.scale}
+    settings = {"solver": problem.solver.name, "rtol": problem.solver.rtol, "atol": problem.atol, "scale": problem.scale}
     settings |= {"max_steps": problem.solver.max_steps, "steady": problem.solver.steady}
     return solve(system, state, problem.times, **(settings | changes))
 

@@ -69,10 +69,10 @@ class Terminal:
         """A new part of the work begins."""
         self._show(f"{text} ...")
 
-    def training(self, share: float, time: float, loss: float) -> None:
+    def training(self, share: float, time: float, loss: float, *, clock: str = "flow time") -> None:
         """Training has got this far."""
         bar = "#" * round(20 * share)
-        self._show(f"training [{bar:<20}] {100 * share:3.0f} %   flow time {time:.4g}   loss {loss:.4f}")
+        self._show(f"training [{bar:<20}] {100 * share:3.0f} %   {clock} {time:.4g}   loss {loss:.4f}")
 
     def close(self) -> None:
         """Wipe the line."""

@@ -1,7 +1,7 @@
 """What a reduction is: the contract between a paper's equations and everything that uses them."""
 
 import abc
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 from jaxtyping import Array, Float
@@ -17,14 +17,16 @@ Observed = dict[str, Array]
 class AbstractSystem(eqx.Module):
     """One reduction, as a paper states it. Subclasses are final; each lives in a file of `spectral_ode.systems`."""
 
+    every_block: ClassVar[bool] = False  # whether `observe_weights` asks a trained model for all its blocks instead of the acting ones
+
     @classmethod
     @abc.abstractmethod
     def from_problem(cls, problem: Problem) -> "AbstractSystem":
         """The reduction of a problem; raises `BadInput` where the problem does not admit it."""
 
     @abc.abstractmethod
-    def unreduced(self, problem: Problem) -> str | None:
-        """Why the reduced equations do not describe this problem, in a few words; None if they do."""
+    def missing(self, problem: Problem) -> dict[str, str]:
+        """The rungs ("reduced", "population") that do not describe this problem, each with the reason in a few words."""
 
     @abc.abstractmethod
     def project(self, weights: Weights) -> State:

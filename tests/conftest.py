@@ -11,6 +11,8 @@ jax.config.update("jax_enable_x64", True)
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 
+from small import of_system
+
 from spectral_ode import Problem, runtime, systems
 
 runtime.configure()  # compiled programs are kept on disk: a second run of the tests is much faster
@@ -19,5 +21,5 @@ runtime.configure()  # compiled programs are kept on disk: a second run of the t
 @pytest.fixture(params=systems.names())
 def system(request):
     """Every system there is, on its default problem: a new file is covered on arrival."""
-    problem = Problem(system=request.param)
+    problem = of_system(Problem(), request.param)
     return systems.load(request.param).from_problem(problem), problem

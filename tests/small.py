@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from spectral_ode import Problem
-from spectral_ode.problem import Regression, SeparateHeads, Start, Training
+from spectral_ode.problem import MergedHeads, Regression, SeparateHeads, Start, Training
 
 SMALL = Problem(
     horizon=2500.0,
@@ -17,3 +17,9 @@ SMALL = Problem(
 
 def with_training(**changes) -> Problem:
     return replace(SMALL, training=replace(SMALL.training, **changes))
+
+
+def of_system(problem: Problem, name: str) -> Problem:
+    """The problem with the kind of attention that a system speaks of."""
+    heads = {"linear.merged": MergedHeads(heads=3)}.get(name, SeparateHeads(heads=problem.attention.heads))
+    return replace(problem, system=name, attention=heads)

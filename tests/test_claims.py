@@ -7,13 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from small import SMALL
+from small import SMALL, of_system
 
 from spectral_ode import systems
 from spectral_ode.claims import Claim
 from spectral_ode.problem import SeparateHeads, Solver
-from spectral_ode.systems import _escape
-from spectral_ode.systems.linear import Separate
+from spectral_ode.systems.linear import Separate, _escape
 from validate import check, perform
 from validate.experiment import TIGHTER, Experiment
 from validate.metrics import drop_shift
@@ -32,7 +31,7 @@ def _verdict(verdicts, words: str):
 
 @pytest.mark.parametrize("name", systems.names())
 def test_every_claim_says_where_it_stands_how_exact_it_is_and_why_its_bound(name):
-    problem = replace(SMALL, system=name)
+    problem = of_system(SMALL, name)
     claims = systems.load(name).from_problem(problem).claims(problem)
     assert claims
     assert len({claim.name for claim in claims}) == len(claims)
@@ -95,13 +94,8 @@ def test_a_wrong_head_fails(experiment):
 
 
 def test_a_wrong_coefficient_fails_closed_form_identity_plateau_and_limit(experiment):
-    class Wrong(Separate):
-        @property
-        def c(self):
-            return 1 + (1 + 1.01 * jnp.sum(self.lam) / self.lam) / self.context
-
     right = experiment.system
-    wrong = Wrong(right.lam, right.basis, right.context, right.noise)
+    wrong = eqx.tree_at(lambda system: system.data.reach, right, right.data.reach * jnp.asarray([1.0, 1.0, 1.01]))
     verdicts = check(_with(experiment, system=wrong))
     for words in ("closed form", "plateau losses", "last loss"):
         assert _verdict(verdicts, words).ok is False
@@ -114,10 +108,10 @@ def test_a_wrong_field_fails_the_identities(experiment):
             return eqx.tree_at(lambda w: w.key, right, 1.0001 * right.key)
 
         def scalar_field(self, v):
-            return self.lam**2 * v**2 - self.lam**3 * self.c * v**4.999
+            return self.data.g * v**2 - self.data.lam * self.data.C * v**4.999
 
     right = experiment.system
-    verdicts = check(_with(experiment, system=Wrong(right.lam, right.basis, right.context, right.noise)))
+    verdicts = check(_with(experiment, system=Wrong(right.data)))
     assert _verdict(verdicts, "field of the weights").ok is False
     assert _verdict(verdicts, "scalar ODE =").ok is False
 
@@ -172,7 +166,7 @@ def test_drop_shift_counts_a_drop_that_only_one_side_reached(experiment):
 
 def test_forecast_constants_are_not_at_the_edge_of_their_quadrature(monkeypatch):
     system = Separate.from_problem(SMALL)
-    coarse = _escape.kick_integrals(system.lam, system.c)
+    coarse = _escape.kick_integrals(system.data)
     monkeypatch.setattr(_escape, "KICK_STEPS", 4000)
-    fine = _escape.kick_integrals(system.lam, system.c)
+    fine = _escape.kick_integrals(system.data)
     np.testing.assert_allclose(coarse, fine, rtol=1e-6)

@@ -145,6 +145,8 @@ def other(leaf):
         return next(word for word in typing.get_args(leaf.type) if word != leaf.default)
     if leaf.name == "solver.atol":
         return 1e-12
+    if leaf.name == "task.prior":
+        return (0.5,)
     change = {bool: lambda x: not x, int: lambda x: x + 1, float: lambda x: x / 2 or 0.5, str: lambda x: x + "a"}
     return change.get(leaf.type, lambda x: (*x, 0.05))(leaf.default)
 

@@ -13,8 +13,7 @@ from scipy.integrate import solve_ivp
 from spectral_ode import Problem, draw, solve_problem
 from spectral_ode.flow import PopulationFlow
 from spectral_ode.problem import Start
-from spectral_ode.systems import _escape
-from spectral_ode.systems.linear import Separate
+from spectral_ode.systems.linear import Separate, _escape
 
 LAM = jnp.asarray([0.4, 0.3, 0.2, 0.1])
 

@@ -13,7 +13,7 @@ from spectral_ode import BadInput, Problem, draw, solve, solve_problem
 from spectral_ode.flow import PopulationFlow
 from spectral_ode.integrate import SOLVERS
 from spectral_ode.problem import Regression
-from spectral_ode.systems.linear import HALF, LEFT, SETTLED, Separate, State
+from spectral_ode.systems.linear.separate import HALF, LEFT, SETTLED, Separate, State
 
 ONE = Separate.from_problem(Problem(task=Regression(spectrum=(1.0,), context=9)))
 ORDERS = {"tsit5": 5, "dopri5": 5, "dopri8": 8}

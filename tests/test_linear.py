@@ -13,8 +13,8 @@ from scipy.integrate import solve_ivp
 from simulate.tasks import Sampler
 from spectral_ode import BadInput, Problem, draw, solve, weights
 from spectral_ode.problem import Regression, SeparateHeads, Start, Training
-from spectral_ode.systems import _scalar
-from spectral_ode.systems.linear import HALF, Separate, State
+from spectral_ode.systems.linear import _scalar
+from spectral_ode.systems.linear.separate import HALF, Separate, State
 
 GENERAL = Problem(task=Regression(spectrum=(0.5, 0.2, 0.3), context=7, noise=0.7, rotation=3), attention=SeparateHeads(heads=2, rank=3))
 
@@ -22,7 +22,7 @@ GENERAL = Problem(task=Regression(spectrum=(0.5, 0.2, 0.3), context=7, noise=0.7
 def test_known_plateau_losses_of_figure_3():
     system = Separate.from_problem(Problem())
     # Printed to six digits in the authors' notebook.
-    assert_close([system.plateau_loss(m) for m in range(5)], [1, 0.640580, 0.377372, 0.209805, 0.135995], rtol=0, atol=5e-7)
+    assert_close([system.data.plateau_loss(m) for m in range(5)], [1, 0.640580, 0.377372, 0.209805, 0.135995], rtol=0, atol=5e-7)
 
 
 @pytest.mark.parametrize("problem", [Problem(), GENERAL], ids=["figure 3", "rank 3, rotated, noisy"])
@@ -61,7 +61,7 @@ def test_moment_of_beta_agrees_with_monte_carlo():
     prompts = jax.jit(lambda: Sampler.from_problem(replace(GENERAL, training=Training(dtype="float64")))(1, 400_000))()
     beta = jnp.einsum("sdn,sn->sd", prompts.tokens[:, :-1, :-1], prompts.tokens[:, -1, :-1]) / GENERAL.task.context
     product = beta[:, :, None] * beta[:, None, :]
-    z = np.asarray((jnp.mean(product, axis=0) - system.C) / (jnp.std(product, axis=0) / jnp.sqrt(400_000.0)))
+    z = np.asarray((jnp.mean(product, axis=0) - system.data.matrix(system.data.C)) / (jnp.std(product, axis=0) / jnp.sqrt(400_000.0)))
     assert np.abs(z).max() < 4
 
 
@@ -132,7 +132,7 @@ def test_the_saddles_that_training_visits_are_left_at_third_order():
     along = lambda step: system.population_loss(jax.tree.map(lambda a, b: a + step * (b - a), at, idle))
     first, second, third = jax.grad(along), jax.grad(jax.grad(along)), jax.grad(jax.grad(jax.grad(along)))
     assert_close([first(0.0), second(0.0)], [0, 0])
-    assert_close(third(0.0), -12 * system.lam[1] ** 2)  # L = ... - 2 lam^2 step^3
+    assert_close(third(0.0), -12 * system.data.lam[1] ** 2)  # L = ... - 2 lam^2 step^3
 
 
 def test_too_few_heads_for_a_subset_is_said():

@@ -30,26 +30,30 @@ def _dense(seed: int, heads: int = 3, rank: int = 2, d: int = 3) -> SeparateAtte
 
 
 def test_forward_pass_is_the_paper_word_by_word():
-    model, X = _dense(0), np.asarray(Sampler.from_problem(WIDE)(0, 1).tokens[0])
+    model, prompt = _dense(0), jax.tree.map(lambda leaf: leaf[0], Sampler.from_problem(WIDE)(0, 1).each())
+    X = np.asarray(prompt.tokens)
     N = X.shape[1] - 1
     expected = X.copy()
     for V, K, Q in zip(model.value, model.key, model.query, strict=True):
         expected += np.asarray(V) @ X @ X.T @ np.asarray(K).T @ np.asarray(Q) @ X / N
-    assert_close(model(jnp.asarray(X)), expected)
+    assert_close(model(prompt), expected)
+    assert_close(model.predict(prompt), expected[-1, -1])
 
 
 def test_gram_matrices_give_the_prediction_of_the_attention_layer_for_every_block():
     prompts = Sampler.from_problem(WIDE)(0, 50)
     for seed in range(3):
         model = _dense(seed)
-        direct = jax.vmap(model.predict)(prompts.tokens)
-        assert_close(losses.gram(prompts).phi @ losses.coefficients(model), direct, rtol=1e-10, atol=1e-10)  # entries of order 1e2
+        direct = jax.vmap(model.predict)(prompts.each())
+        assert_close(
+            losses.gram(prompts).phi @ losses.coefficients(*model.bilinear()), direct, rtol=1e-10, atol=1e-10
+        )  # entries of order 1e2
 
 
 def test_without_the_query_token_the_identity_fails():
     prompts = Sampler.from_problem(WIDE)(0, 50)
-    cut = Prompts(prompts.tokens.at[:, :, 0].set(0.0), prompts.target)
-    difference = losses.gram(cut).phi @ losses.coefficients(_dense(0)) - jax.vmap(_dense(0).predict)(prompts.tokens)
+    cut = Prompts(prompts.tokens.at[:, :, 0].set(0.0), prompts.present, prompts.factor, prompts.target)
+    difference = losses.gram(cut).phi @ losses.coefficients(*_dense(0).bilinear()) - jax.vmap(_dense(0).predict)(prompts.each())
     assert float(jnp.max(jnp.abs(difference))) > 0.1
 
 
@@ -62,7 +66,7 @@ def test_moments_are_those_of_the_fixed_data_set(sampling, sequences):
     assert data.target.shape == (sequences,)
     direct = losses.Tokens(data)(model)
     assert_close(losses.gram(data)(model), direct)
-    assert_close(losses.moments(sampler, sequences)(model), direct, rtol=1e-9)  # cancellation between moments
+    assert_close(losses.summary(sampler, sequences)(model), direct, rtol=1e-9)  # cancellation between moments
 
 
 def test_prompts_have_their_layout_and_law():
@@ -70,7 +74,7 @@ def test_prompts_have_their_layout_and_law():
     assert float(jnp.max(jnp.abs(prompts.tokens[:, -1, -1]))) == 0.0
     x = prompts.tokens[:, :-1]
     covariance = jnp.einsum("san,sbn->ab", x, x) / (x.shape[0] * x.shape[2])
-    assert_close(covariance, Separate.from_problem(WIDE).covariance, rtol=0, atol=0.005)  # Monte Carlo, 280,000 tokens
+    assert_close(covariance, Separate.from_problem(WIDE).data.covariance, rtol=0, atol=0.005)  # Monte Carlo, 280,000 tokens
 
 
 def test_labels_are_linear_in_the_tokens_up_to_their_noise():

@@ -8,9 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from spectral_ode import weights
-from spectral_ode.claims import Agrees, Claim, Conserved, Exact, Identity, Limit
+from spectral_ode.claims import Agrees, Claim, Conserved, Drops, Exact, Identity, Limit
 from validate.experiment import Experiment
-from validate.metrics import METRICS, Measured, Unmet
+from validate.metrics import METRICS, Measured, Unmet, count_drops
+from validate.trials import TRIALS
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,11 @@ def _measure(claim: Claim, experiment: Experiment) -> Measured:
         return _drift(claim, experiment), ""
     if isinstance(claim, Limit):
         return _limit(claim, experiment)
+    if isinstance(claim, Drops):
+        return _drops(claim, experiment)
     assert isinstance(claim, Agrees)
+    if claim.metric in TRIALS:
+        return TRIALS[claim.metric](experiment)
     return METRICS[claim.metric](experiment, claim.first, claim.second)
 
 
@@ -103,3 +108,13 @@ def _limit(claim: Limit, experiment: Experiment) -> Measured:
         raise Unmet("no run came to rest there within the horizon")
     apart = np.abs(value[:, -1] / np.asarray(claim.value) - 1)
     return float(np.max(apart[arrived])), f"{int(arrived.sum())} of {arrived.size} runs came to rest within the horizon"
+
+
+def _drops(claim: Drops, experiment: Experiment) -> Measured:
+    rung = experiment.rungs[claim.rung]
+    counts = [count_drops(np.asarray(time), np.asarray(loss)) for time, loss in zip(rung.time, rung["loss"], strict=True)]
+    if not any(counts):
+        raise Unmet("no drop within the horizon")
+    typical = float(np.median(counts))
+    wanted = f"{claim.least}" if claim.least == claim.most else f"{claim.least} to {claim.most}"
+    return max(claim.least - typical, typical - claim.most, 0.0), f"{', '.join(map(str, counts))} drops in the runs, {wanted} wanted"

@@ -23,15 +23,21 @@ TIGHTER = "population, rtol/100"
 
 @dataclass(frozen=True)
 class Experiment:
-    """All rungs of a problem, each a stack of runs, with what was forecast from the starts and why a rung is missing."""
+    """All rungs of a problem, each a stack of runs, with what was forecast from the starts."""
 
     problem: Problem
     system: AbstractSystem
     rungs: dict[str, Trajectory]
     forecast: dict[str, np.ndarray]
     states: list[State] = field(default_factory=list)  # where the reduced ODE of each run started
-    missing: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def missing(self) -> dict[str, str]:
+        """Why a rung is not there; a forecast belongs to the reduction."""
+        gaps = self.system.missing(self.problem)
+        also = {TIGHTER: "population", "forecast": "reduced"}
+        return gaps | {name: gaps[rung] for name, rung in also.items() if rung in gaps}
 
 
 @runtime_checkable
@@ -45,27 +51,28 @@ class Progress(Protocol):
         """Training has got this far."""
 
 
-def perform(problem: Problem, progress: Progress | None = None) -> Experiment:
-    """Answer a problem on every rung that applies; each run's theory starts from that run's own weights."""
+def perform(problem: Problem, progress: Progress | None = None, *, train: bool = True) -> Experiment:
+    """Answer a problem on every rung that applies; each run's theory starts from that run's own weights. `train=False`: theory only."""
     system = systems.load(problem.system).from_problem(problem)
     starts = [weights.draw(problem, run=run) for run in range(problem.runs)]
-    rungs, forecast, states, missing, seconds = {}, {}, [], {}, {}
-    flow = PopulationFlow(system)
-    if (reason := system.unreduced(problem)) is None:
+    rungs, forecast, states, seconds = {}, {}, [], {}
+    missing = system.missing(problem)
+    if "reduced" not in missing:
         with _stage("reduced ODE", progress, seconds):
             forecast, states = match(system, starts)
             rungs["reduced"] = _solve(system, problem, states)
-    else:
-        missing["reduced"] = missing["forecast"] = reason
-    with _stage("population flow", progress, seconds):
-        rungs["population"] = _solve(flow, problem, starts)
-        tighter = max(problem.solver.rtol / 100, 1e-13)
-        rungs[TIGHTER] = _solve(flow, problem, starts, rtol=tighter, atol=problem.atol * tighter / problem.solver.rtol)
-    with _stage("training", progress, seconds):
-        rungs["training"] = simulate.train(problem, progress=progress.training if progress else None)
+    if "population" not in missing:
+        flow = PopulationFlow(system)
+        with _stage("population flow", progress, seconds):
+            rungs["population"] = _solve(flow, problem, starts)
+            tighter = max(problem.solver.rtol / 100, 1e-13)
+            rungs[TIGHTER] = _solve(flow, problem, starts, rtol=tighter, atol=problem.atol * tighter / problem.solver.rtol)
+    if train:
+        with _stage("training", progress, seconds):
+            rungs["training"] = simulate.train(problem, progress=progress.training if progress else None)
     origin = runtime.provenance(problem)
     rungs = {name: rung.with_provenance(rung=name, **origin) for name, rung in rungs.items()}
-    return Experiment(problem, system, rungs, forecast, states, missing, seconds)
+    return Experiment(problem, system, rungs, forecast, states, seconds)
 
 
 def match(system: AbstractSystem, starts: list[Weights]) -> tuple[dict[str, np.ndarray], list[State]]:

@@ -4,13 +4,11 @@ Near an abrupt drop a pointwise error is ill-posed: a time shift of 0.1 % is a g
 happen, unaligned, and plateaus by *how high* they are. Over several runs the median counts; the note has each drop.
 """
 
+import itertools
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 
-import simulate
-from spectral_ode.problem import Problem
 from spectral_ode.trajectory import Trajectory
 from validate.experiment import Experiment
 
@@ -53,7 +51,7 @@ def plateau_losses(experiment: Experiment, first: str, second: str) -> Measured:
     exact = np.array(list(experiment.system.landmarks()["loss"].values()))[1:-1]
     difference = np.abs(seen / exact - 1)
     # Heads of rank R make conspicuous plateaus at multiples of R only.
-    conspicuous = (np.arange(exact.size) + 1) % experiment.problem.attention.rank == 0
+    conspicuous = (np.arange(exact.size) + 1) % getattr(experiment.problem.attention, "rank", 1) == 0
     formed = ~np.isnan(difference).all(axis=0) & conspicuous
     if not formed.any():
         raise Unmet("no plateau formed between two drops")
@@ -82,16 +80,83 @@ def outside(experiment: Experiment, first: str, second: str) -> Measured:
     return float(np.median(total)), f"of it {np.median(idle):.1e} in blocks that theory keeps at zero"
 
 
-def same_training(experiment: Experiment, first: str, second: str) -> Measured:
-    """Largest difference of the loss curves of all three methods, on a small copy of the problem from a large start."""
-    curves = [np.asarray(simulate.train(_small(experiment.problem, method))["loss"]) for method in ("moments", "gram", "attention")]
-    worst = max(float(np.max(np.abs(curve - curves[-1]))) for curve in curves[:2])
-    return worst, f"loss falls from {curves[-1][0, 0]:.3g} to {curves[-1][0, -1]:.3g}"
+def course(experiment: Experiment, first: str, second: str) -> Measured:
+    """Median over runs of the largest gap of sigma, which ends at 1, over the whole course."""
+    one, two = (np.asarray(experiment.rungs[rung]["sigma"]) for rung in (first, second))
+    length = min(one.shape[1], two.shape[1])
+    worst = np.max(np.abs(one[:, :length] - two[:, :length]), axis=1)
+    return float(np.median(worst)), f"worst run {np.max(worst):.1e}"
 
 
-def _small(problem: Problem, method: str) -> Problem:
-    training = replace(problem.training, data="fixed", sequences=100, method=method, dtype="float64", learning_rate=0.05)
-    return replace(problem, runs=1, horizon=10.0, points=21, start=replace(problem.start, scale=3.0), training=training)
+def forecast_times(experiment: Experiment, first: str, second: str) -> Measured:
+    """Median over runs of the relative error of the forecast times of half-drops, for the worst drop."""
+    seen = _phases(experiment.rungs[second], "half")
+    if np.isnan(seen).all():
+        raise Unmet("no drop within the horizon")
+    error = np.abs(np.asarray(experiment.forecast["half"]) / seen - 1)
+    return float(np.nanmax(np.nanmedian(error, axis=0))), f"forecast {np.nanmedian(experiment.forecast['half']):.6g}"
+
+
+def dwell(experiment: Experiment, first: str, second: str) -> Measured:
+    """Time at plateaus between multiples of the rank, in units of what it were if all plateaus lasted alike, median over runs."""
+    half = np.sort(_phases(experiment.rungs[first], "half"), axis=1)
+    stay = np.diff(half, axis=1)  # column m - 1: the time at plateau m
+    multiple = (np.arange(stay.shape[1]) + 1) % getattr(experiment.problem.attention, "rank", 1) == 0
+    usable = ~np.isnan(stay[:, multiple]).all(axis=1) & ~np.isnan(stay[:, ~multiple]).all(axis=1)
+    if not usable.any():
+        raise Unmet("no two plateaus to compare within the horizon")
+    stay = stay[usable]
+    shares = np.nansum(stay[:, ~multiple], axis=1) / np.nansum(stay, axis=1)
+    alike = np.sum(~np.isnan(stay[:, ~multiple]), axis=1) / np.sum(~np.isnan(stay), axis=1)
+    return float(np.median(shares / alike)), f"{100 * np.median(shares):.2g} % of the time between multiples, {int(usable.sum())} runs"
+
+
+def surplus(experiment: Experiment, first: str, second: str) -> Measured:
+    """Median over runs of the share of squared weights, at the end, in heads that carry no direction."""
+    rung = experiment.rungs[first]
+    if not (np.asarray(rung["learned"])[:, -1] > 0.5).all():
+        raise Unmet("not every direction was learned within the horizon")
+    value, key, query, head = (np.asarray(rung[name])[:, -1] for name in ("value", "key", "query", "head"))
+    size = value**2 + np.sum(key**2 + query**2, axis=(2, 3))
+    idle = [np.setdiff1d(np.arange(value.shape[1]), used) for used in head]
+    shares = [float(row[rest].sum() / row.sum()) for row, rest in zip(size, idle, strict=True)]
+    return float(np.median(shares)), f"{np.median([rest.size for rest in idle]):g} surplus heads"
+
+
+def tests(experiment: Experiment, first: str, second: str) -> Measured:
+    """Median over time, then the worse of the two tests, median over runs, of the gap of the test losses in units of their start."""
+    one, two = (np.asarray(experiment.rungs[rung]["tests"]) for rung in (first, second))
+    length = min(one.shape[1], two.shape[1])
+    gap = np.median(np.abs(one[:, :length] - two[:, :length]) / two[:, :1], axis=1)
+    return float(np.median(np.max(gap, axis=1))), f"in-weight {np.median(gap[:, 0]):.2g}, in-context {np.median(gap[:, 1]):.2g}"
+
+
+def transience(experiment: Experiment, first: str, second: str) -> Measured:
+    """Lowest in-weight test loss over the last one, the worse of both rungs."""
+    dips = []
+    for rung in (first, second):
+        loss = np.asarray(experiment.rungs[rung]["tests"])[..., 0]
+        dips.append(float(np.median(np.min(loss, axis=1) / loss[:, -1])))
+    return max(dips), f"{dips[0]:.2f} in {first}, {dips[1]:.2f} in the flow"
+
+
+def count_drops(time: np.ndarray, loss: np.ndarray) -> int:
+    """Bursts of descent, separated by stretches at less than a quarter of their speed, each worth 3 % of the whole fall."""
+    fall = loss[0] - loss.min()
+    speed = np.maximum(-np.diff(loss) / np.diff(time), 0.0)
+    level = np.concatenate([[0.0], np.cumsum(speed * np.diff(time))])
+    peaks = [i for i in range(speed.size) if speed[i] > 0 and speed[i] == speed[max(i - 1, 0) : i + 2].max()]
+    while True:
+        lows = [a + int(np.argmin(speed[a : b + 1])) for a, b in itertools.pairwise(peaks)]
+        ends = [0, *lows, speed.size]
+        worth = [level[b] - level[a] for a, b in itertools.pairwise(ends)]
+        weak = [i for i, (a, b) in enumerate(itertools.pairwise(peaks)) if speed[lows[i]] > 0.25 * min(speed[a], speed[b])]
+        if weak:  # one burst: keep its fastest moment
+            del peaks[weak[0] + int(speed[peaks[weak[0]]] > speed[peaks[weak[0] + 1]])]
+        elif len(peaks) > 1 and min(worth) < 0.03 * fall:
+            del peaks[int(np.argmin(worth))]
+        else:
+            return len(peaks)
 
 
 def _phases(trajectory: Trajectory, kind: str) -> np.ndarray:
@@ -121,5 +186,10 @@ METRICS: dict[str, Callable[[Experiment, str, str], Measured]] = {
     "plateau losses": plateau_losses,
     "heads": heads,
     "outside": outside,
-    "same training": same_training,
+    "course": course,
+    "forecast times": forecast_times,
+    "dwell": dwell,
+    "surplus": surplus,
+    "tests": tests,
+    "transience": transience,
 }

@@ -1,4 +1,4 @@
-"""One file per paper, found by looking: every `AbstractSystem` in a file here is a system named file.class, in lower case.
+"""One file or folder per paper, found by looking: every `AbstractSystem` in it is a system named file.class, in lower case.
 
 The list is read from the files' text, so that showing it imports nothing.
 """
@@ -23,15 +23,16 @@ class Entry(NamedTuple):
 
 
 def entries() -> list[Entry]:
-    """All systems, by name."""
+    """All systems, by name: a paper is a file, or a folder of files whose `__init__.py` names the paper and imports the systems."""
     found = []
     for info in pkgutil.iter_modules(__path__):
         if info.name.startswith("_"):
             continue
-        folder = next(Path(folder) for folder in __path__ if (Path(folder) / f"{info.name}.py").exists())
-        tree = ast.parse((folder / f"{info.name}.py").read_text(encoding="utf-8"))
-        paper = re.search(r"arXiv:\s*\S+", ast.get_docstring(tree) or "")
-        for node in tree.body:
+        place = next(Path(folder) / info.name for folder in __path__ if any(Path(folder).glob(f"{info.name}*")))
+        files = sorted(place.glob("*.py")) if info.ispkg else [place.with_suffix(".py")]
+        trees = [ast.parse(path.read_text(encoding="utf-8")) for path in files]
+        paper = re.search(r"arXiv:\s*[^\s,;()]+", " ".join(ast.get_docstring(tree) or "" for tree in trees))
+        for node in (node for tree in trees for node in tree.body):
             if isinstance(node, ast.ClassDef) and any(isinstance(base, ast.Name) and base.id == "AbstractSystem" for base in node.bases):
                 title = (ast.get_docstring(node) or "").partition("\n")[0].rstrip(".")
                 found.append(Entry(f"{info.name}.{node.name.lower()}", title, paper.group().rstrip(",;.") if paper else ""))

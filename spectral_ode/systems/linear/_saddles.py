@@ -1,10 +1,10 @@
 r"""The 2^D fixed points of linear attention in function space, and how each of them is left.
 
-One fixed point per subset S of the eigenvectors (arXiv:2501.16265, Section 4): A = sum_{d in S} (lam_d c_d)^-1 e_d e_d^T with loss
-tr Lambda - sum_{d in S} lam_d / c_d. That is all of them for distinct eigenvalues and H R >= D.
+One fixed point per subset S of the eigenvectors (arXiv:2501.16265, Section 4): A = sum_{d in S} A*_d e_d e_d^T with loss
+tr(Lambda Sigma) - sum_{d in S} gain_d. That is all of them for distinct gains and H R >= D.
 
 Stability (ours). Put one head on each learned direction and leave the others at zero. The loss then has one direction of negative
-curvature for each pair (d in S, e not in S) with lam_e/c_e > lam_d/c_d. The points that training visits, S = {1..m}, have none: an
+curvature for each pair (d in S, e not in S) with gain_e > gain_d. The points that training visits, S = {1..m}, have none: an
 idle head at zero feels the loss only through v k^T G q, at third order. They are non-strict saddles; only S = {1..D} is a minimum.
 """
 
@@ -16,11 +16,12 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from spectral_ode.problem import BadInput
+from spectral_ode.systems.linear.data import Statistics
 from spectral_ode.weights import SeparateWeights
 
 
 class FixedPoint(NamedTuple):
-    """Learned directions (0 is the largest eigenvalue), loss, directions of negative curvature, and what kind of point it is."""
+    """Learned directions (0 is learned first), loss, directions of negative curvature, and what kind of point it is."""
 
     subset: tuple[int, ...]
     loss: float
@@ -28,9 +29,9 @@ class FixedPoint(NamedTuple):
     kind: str
 
 
-def fixed_points(lam: Float[Array, " d"], c: Float[Array, " d"]) -> list[FixedPoint]:
+def fixed_points(data: Statistics) -> list[FixedPoint]:
     """All 2^D of them, best first."""
-    d, gain, total = lam.size, np.asarray(lam / c), float(jnp.sum(lam))
+    d, gain, total = data.lam.size, np.asarray(data.gain), float(data.power)
     if d > 16:
         raise BadInput(f"{d} eigenvalues have 2^{d} fixed points; they are listed for at most 16")
     points = []

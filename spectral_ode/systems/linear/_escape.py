@@ -1,27 +1,28 @@
 r"""How one head leaves a plateau, exactly, and which head learns which direction when: a forecast from the start alone.
 
-On a plateau with unlearned directions U every product v k q^T is still negligible, so G = Lambda^2 restricted to U and, in the
-eigenbasis, a rank-one head obeys  v' = k.G q,  k' = v G q,  q' = v G k.  With p = k + q, n = k - q and s(t) = int_0^t v:
+Symbols as in `data` (the paper has g_d = lam_d^2). On a plateau with unlearned directions U every product v k q^T is still negligible,
+so G = diag(g) restricted to U and, in the eigenbasis, a rank-one head obeys  v' = k.G q,  k' = v G q,  q' = v G k.
+With p = k + q, n = k - q and s(t) = int_0^t v:
 
-    p_d = p_d(0) e^{lam_d^2 s},    n_d = n_d(0) e^{-lam_d^2 s},
-    V(s) = v^2 = v(0)^2 + (1/4) sum_{d in U} [ p_d(0)^2 (e^{2 lam_d^2 s} - 1) + n_d(0)^2 (e^{-2 lam_d^2 s} - 1) ],
+    p_d = p_d(0) e^{g_d s},    n_d = n_d(0) e^{-g_d s},
+    V(s) = v^2 = v(0)^2 + (1/4) sum_{d in U} [ p_d(0)^2 (e^{2 g_d s} - 1) + n_d(0)^2 (e^{-2 g_d s} - 1) ],
     T = int |ds| / sqrt(V(s))    along the path of s.
 
 V is convex. The head sets out towards s = sign(v) infinity; if V vanishes on the way (a turning point) it comes back and leaves
-on the other side, where k = -q. Either way it blows up at the finite time T, along the largest eigenvalue left in U: that head
+on the other side, where k = -q. Either way it blows up at the finite time T, along the largest rate left in U: that head
 is the one which learns that direction. The head with the smallest T wins the plateau; then the next plateau begins.
 
-Matching (ours; the paper fits nothing here but states no such law). Near blow-up v = 1 / (lam^2 (T - t)), which the scalar ODE
-s' = lam^2 v*(s^2 - s^5) continues. While the winner saturates, the pull on the other heads along its direction fades as 1 - s^3,
-and int (1 - s^3) dt = T - 1/(lam^2 v*): for the others the direction is switched off at that moment.
+Matching (ours; the paper fits nothing here but states no such law). Near blow-up v = 1 / (g (T - t)), which the scalar ODE
+s' = g v* (s^2 - s^5) continues. While the winner saturates, the pull on the other heads along its direction fades as 1 - s^3,
+and int (1 - s^3) dt = T - 1/(g v*): for the others the direction is switched off at that moment.
 
 Kick (ours). The winner along d is not quite aligned: it carries k_e, q_e, which make G_ed = -C_e lam_d A_ed and G_de = -C_d lam_e A_de
-for a while. With u = int v dt through the drop, x = u - u0 and r = (v/v*)^3 = 1/(1 + e^{-3 lam_d^2 x}), they obey the linear equation
+for a while. With u = int v dt through the drop, x = u - u0 and r = (v/v*)^3 = 1/(1 + e^{-3 g_d x}), they obey the linear equation
 
-    k_e' = -lam_e^2 (c_e/c_d) r k_e + lam_e^2 q_e,      q_e' = lam_e^2 k_e - lam_d lam_e r q_e        (' = d/dx)
+    k_e' = -g_e (c_e/c_d) r k_e + g_e q_e,      q_e' = g_e k_e - g_d (lam_e/lam_d) r q_e        (' = d/dx)
 
-whose solution (K, Q) -> e^{lam_e^2 x} (1, 1) at x -> -inf is universal; its amplitude at x = 0 follows from the escape law,
-(p_e/2) (2 v*/|p_d|)^{lam_e^2/lam_d^2}. A waiting head is changed by dk_e = v (int G_ed dt) q_d and dq_e = v (int G_de dt) k_d, which
+whose solution (K, Q) -> e^{g_e x} (1, 1) at x -> -inf is universal; its amplitude at x = 0 follows from the escape law,
+(p_e/2) (2 v*/|p_d|)^{g_e/g_d}. A waiting head is changed by dk_e = v (int G_ed dt) q_d and dq_e = v (int G_de dt) k_d, which
 is of order one when it is better aligned with d than with e. Without the kick the forecast of later drops is several times worse.
 """
 
@@ -32,6 +33,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
+
+from spectral_ode.systems.linear.data import Statistics
 
 NODES = 160  # quadrature nodes of each leg: relative error 9e-10 on 200 random heads, turning points included
 KICK_STEPS = 1000  # Runge-Kutta steps through a drop
@@ -71,7 +74,7 @@ FINITE, INFINITE = _finite_rule(), _infinite_rule()
 
 
 def _speed(head: Head, rate: Float[Array, " d"], s: Float[Array, ""]) -> Float[Array, ""]:
-    """V(s), the square of v after the path has reached s; rate = lam^2 on the unlearned directions, 0 elsewhere."""
+    """V(s), the square of v after the path has reached s; rate = g on the unlearned directions, 0 elsewhere."""
     return head.v**2 + 0.25 * jnp.sum(head.p**2 * jnp.expm1(2 * rate * s) + head.n**2 * jnp.expm1(-2 * rate * s))
 
 
@@ -141,7 +144,7 @@ def _root(function: Callable, low, high) -> Float[Array, ""]:
 
 
 def escape_time(head: Head, rate: Float[Array, " d"]) -> Float[Array, ""]:
-    """Time T at which a head blows up; rate = lam^2 on the unlearned directions, 0 elsewhere."""
+    """Time T at which a head blows up; rate = g on the unlearned directions, 0 elsewhere."""
     return _path(head, rate).total
 
 
@@ -159,10 +162,11 @@ def advance(head: Head, rate: Float[Array, " d"], t: Float[Array, ""]) -> Head:
     return _moved(path.at_corner, rate, s, v)
 
 
-def kick_integrals(lam: Float[Array, " d"], c: Float[Array, " d"]) -> tuple[Float[Array, "d d"], Float[Array, "d d"]]:
+def kick_integrals(data: Statistics) -> tuple[Float[Array, "d d"], Float[Array, "d d"]]:
     """The integrals of r^(1/3) K and r^(1/3) Q over x for a winner along d (rows) and a transverse direction e (columns)."""
-    rise, b = lam[:, None] ** 2, jnp.broadcast_to(lam[None, :] ** 2, (lam.size, lam.size))
-    a, d = b * c[None, :] / c[:, None], lam[:, None] * lam[None, :]
+    g, lam, c = data.g, data.lam, data.c
+    rise, b = g[:, None], jnp.broadcast_to(g[None, :], (g.size, g.size))
+    a, d = b * c[None, :] / c[:, None], rise * lam[None, :] / lam[:, None]
     low, high = -36.0 / (rise + b), jnp.broadcast_to(12.0 / rise, b.shape)
     step = (high - low) / KICK_STEPS
 
@@ -190,16 +194,16 @@ def kick_integrals(lam: Float[Array, " d"], c: Float[Array, " d"]) -> tuple[Floa
     return jnp.where(contracting, alpha, 0.0), jnp.where(contracting, beta, 0.0)
 
 
-def _kick(heads: Head, winner: Head, side, direction, unlearned, lam, c, limit, integrals) -> Head:
+def _kick(heads: Head, winner: Head, side, direction, unlearned, data: Statistics, limit, integrals) -> Head:
     """What the winner's drop along `direction` does to the other heads, to first order in its misalignment."""
     grown = jnp.where(side > 0, winner.p, winner.n)
     main = grown[direction]
-    ratio = lam**2 / lam[direction] ** 2
+    ratio = data.g / data.g[direction]
     amplitude = 0.5 * grown * (2 * limit[direction] / jnp.abs(main)) ** ratio * jnp.sign(main) * limit[direction]
-    others = unlearned & (jnp.arange(lam.size) != direction)
+    others = unlearned & (jnp.arange(limit.size) != direction)
     alpha, beta = integrals
-    I = jnp.where(others, -(lam**2 * c) * lam[direction] * amplitude * alpha[direction], 0.0)
-    J = jnp.where(others, -(lam[direction] ** 2 * c[direction]) * lam * amplitude * beta[direction], 0.0)
+    I = jnp.where(others, -data.C * data.lam[direction] * amplitude * alpha[direction], 0.0)
+    J = jnp.where(others, -data.C[direction] * data.lam * amplitude * beta[direction], 0.0)
 
     def one(head: Head) -> Head:
         k, q = 0.5 * (head.p + head.n), 0.5 * (head.p - head.n)
@@ -210,23 +214,23 @@ def _kick(heads: Head, winner: Head, side, direction, unlearned, lam, c, limit, 
     return jax.vmap(one)(heads)
 
 
-def forecast(heads: Head, lam: Float[Array, " d"], c: Float[Array, " d"]) -> Forecast:
+def forecast(heads: Head, data: Statistics) -> Forecast:
     """Chain the escape law over all plateaus; `heads` is stacked over heads."""
     count, d = heads.p.shape
-    limit = (lam * c) ** (-1 / 3)
-    integrals = kick_integrals(lam, c)
+    limit = jnp.cbrt(data.best)
+    integrals = kick_integrals(data)
 
     def plateau(carry, _):
         heads, free, unlearned, now, found = carry
-        rate = jnp.where(unlearned, lam**2, 0.0)
+        rate = jnp.where(unlearned, data.g, 0.0)
         paths = jax.vmap(lambda head: _path(head, rate))(heads)
         left = jnp.where(free, paths.total, jnp.inf)
         winner, direction = jnp.argmin(left), jnp.argmax(rate)
         blow_up = now + left[winner]
-        switch = jnp.maximum(blow_up - 1.0 / (lam[direction] ** 2 * limit[direction]), now)
+        switch = jnp.maximum(blow_up - 1.0 / (data.g[direction] * limit[direction]), now)
         best = jax.tree.map(lambda leaf: leaf[winner], heads)
         heads = jax.vmap(lambda head: advance(head, rate, switch - now))(heads)
-        heads = _kick(heads, best, paths.side[winner], direction, unlearned, lam, c, limit, integrals)
+        heads = _kick(heads, best, paths.side[winner], direction, unlearned, data, limit, integrals)
         found = Forecast(found.head.at[direction].set(winner), found.blow_up.at[direction].set(blow_up))
         return (heads, free.at[winner].set(False), unlearned.at[direction].set(False), switch, found), None
 

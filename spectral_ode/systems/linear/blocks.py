@@ -1,0 +1,206 @@
+r"""Every block of linear attention: the exact flow when some sequences share one task (in-weight against in-context learning).
+
+Paper: arXiv:2501.16265, Figure 14; the equations are ours. A share p of the sequences has a task w ~ N(0, Sigma) of its own, the others
+share one fixed task w_0 (p = 0 as in the authors' script: the context labels are pure noise of variance one). Then the blocks that
+start at zero are driven, so the state is all of them: the last row a_h of each value matrix and the key-query matrix W_h (or K_h, Q_h)
+of `features`, and
+
+    dtheta/dt = -(1/2) d/dtheta ( power - 2 t.b + t^T M t ),        t = t(theta) of `features`.
+
+M = E[phi phi^T] and b = E[phi y] are exact. Given w, a token (x; y) is Gaussian with covariance Gamma(w) = [Lambda, Lambda w; w^T Lambda,
+w^T Lambda w + s2], the context is a Wishart matrix S of n of them, Ghat = f (S + q q^T) with q = (x_q; 0), and
+
+    E[S_ab S_cd | w] = n^2 Gamma_ab Gamma_cd + n (Gamma_ac Gamma_bd + Gamma_ad Gamma_bc).
+
+What is left are Gaussian moments of x_q of order up to six (by Isserlis' recursion) and polynomials of w of degree four, which three
+Gauss-Hermite nodes per direction integrate exactly. Test losses are the same quadratic form with the moments of the test laws: "in-weight"
+(context labels are noise, the query's is w_0.x_q) and "in-context" (every sequence has its own task).
+"""
+
+import itertools
+from typing import ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from spectral_ode.claims import Claim
+from spectral_ode.features import Moments, coefficients
+from spectral_ode.problem import BadInput, Problem
+from spectral_ode.system import AbstractSystem, Observed
+from spectral_ode.systems.linear import _blocks_claims
+from spectral_ode.systems.linear.data import directions, gaps, shared_task
+from spectral_ode.weights import MergedWeights, SeparateWeights
+
+MOST = 8  # token dimensions: M has (D (D+1)(D+2)/2)^2 entries
+
+
+class MergedBlocks(eqx.Module):
+    """All blocks of heads with merged key and query."""
+
+    row: Float[Array, "heads e"]
+    W: Float[Array, "heads e d"]
+
+    @property
+    def t(self) -> Float[Array, " F"]:
+        """Coefficients of the features."""
+        return coefficients(self.row, self.W)
+
+
+class SeparateBlocks(eqx.Module):
+    """All blocks of heads with separate key and query."""
+
+    row: Float[Array, "heads e"]
+    key: Float[Array, "heads rank e"]
+    query: Float[Array, "heads rank d"]
+
+    @property
+    def t(self) -> Float[Array, " F"]:
+        """Coefficients of the features."""
+        return coefficients(self.row, jnp.sum(self.key[..., :, None] * self.query[..., None, :], axis=1))
+
+
+class Blocks(AbstractSystem):
+    """all blocks, merged or separate: in-weight learning first, then in-context learning takes over."""
+
+    every_block: ClassVar[bool] = True
+    train: Moments
+    in_weight: Moments
+    in_context: Moments
+
+    @classmethod
+    def from_problem(cls, problem: Problem) -> "Blocks":
+        """The exact moments of the problem's training and test laws."""
+        if len(problem.task.spectrum) > MOST:
+            raise BadInput(f"task.spectrum has {len(problem.task.spectrum)} eigenvalues, but linear.blocks takes at most {MOST}")
+        shares = {problem.task.in_context, 0.0, 1.0}
+        laws = {share: population_moments(problem, share) for share in shares}
+        return cls(laws[problem.task.in_context], laws[0.0], laws[1.0])
+
+    def missing(self, problem: Problem) -> dict[str, str]:
+        """The flow of all blocks is the population flow: there is no rung beside it."""
+        return {"population": "the exact flow of all blocks is the reduced rung"} | gaps(problem)
+
+    def project(self, weights: SeparateWeights | MergedWeights) -> MergedBlocks | SeparateBlocks:
+        """The acting blocks among zeros."""
+        row = jnp.zeros((weights.value.size, weights.A.shape[0] + 1)).at[:, -1].set(weights.value)
+        if isinstance(weights, MergedWeights):
+            return MergedBlocks(row, jnp.pad(weights.key_query, ((0, 0), (0, 1), (0, 0))))
+        return SeparateBlocks(row, jnp.pad(weights.key, ((0, 0), (0, 0), (0, 1))), weights.query)
+
+    def vector_field(self, t: Float[Array, ""], state: MergedBlocks | SeparateBlocks) -> MergedBlocks | SeparateBlocks:
+        """Minus half the gradient of the population loss."""
+        return jax.tree.map(lambda slope: -0.5 * slope, jax.grad(lambda state: self.train.loss(state.t))(state))
+
+    def observe(self, state: MergedBlocks | SeparateBlocks) -> Observed:
+        """Training loss, both test losses, and the share of the squared weights in the blocks that start at zero."""
+        last = state.W[:, -1] if isinstance(state, MergedBlocks) else state.key[..., -1]
+        idle = jnp.sum(state.row[:, :-1] ** 2) + jnp.sum(last**2)
+        total = sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(state))
+        tests = jnp.stack([self.in_weight.loss(state.t), self.in_context.loss(state.t)])
+        return {"loss": self.train.loss(state.t), "tests": tests, "idle": idle / total}
+
+    def observe_weights(self, weights: SeparateWeights | MergedWeights | MergedBlocks) -> Observed:
+        """The same; acting blocks alone are put among zeros."""
+        return self.observe(weights if isinstance(weights, MergedBlocks) else self.project(weights))
+
+    @property
+    def floor(self) -> Float[Array, ""]:
+        """The lowest training loss of any function of the features."""
+        return self.train.power - jnp.dot(self.train.b, jnp.linalg.lstsq(self.train.M, self.train.b)[0])
+
+    def phases(self, observed: Observed) -> dict[str, Float[Array, ""]]:
+        """The training loss has come half of the way to its floor; each test loss has fallen by half."""
+        half = lambda now, moments: 0.5 - now / moments.power
+        course = {"half 1": 0.5 * (self.train.power + self.floor) - observed["loss"]}
+        tests = {"in-weight": half(observed["tests"][0], self.in_weight), "in-context": half(observed["tests"][1], self.in_context)}
+        return course | tests
+
+    def landmarks(self) -> dict[str, dict[str, Float[Array, ""]]]:
+        """Where the training loss starts, and the floor under it; where the test losses start."""
+        starts = {"in-weight": self.in_weight.power, "in-context": self.in_context.power}
+        return {"loss": {"start": self.train.power, "floor": self.floor}, "tests": starts}
+
+    def population_loss(self, weights: SeparateWeights | MergedWeights) -> Float[Array, ""]:
+        """Training loss with all other blocks zero."""
+        return self.train.loss(self.project(weights).t)
+
+    def weights_field(self, weights: SeparateWeights | MergedWeights) -> SeparateWeights | MergedWeights:
+        """The flow of the acting blocks alone; they do not stay alone unless every sequence has its own task."""
+        return jax.tree.map(lambda slope: -0.5 * slope, jax.grad(self.population_loss)(weights))
+
+    def forecast(self, weights: SeparateWeights | MergedWeights) -> dict[str, Array]:
+        """No law is known."""
+        return {}
+
+    def claims(self, problem: Problem) -> tuple[Claim, ...]:
+        """What the paper shows in Figure 14, and ours."""
+        return _blocks_claims.blocks(self, problem)
+
+
+def population_moments(problem: Problem, share: float) -> Moments:
+    """Exact moments of the law in which a share of the sequences has its own task, averaged over the context lengths."""
+    lam, sig, basis = (np.asarray(part) for part in directions(problem))
+    covariance, w0 = basis * lam @ basis.T, np.asarray(shared_task(problem))
+    noise, d = problem.task.noise**2, lam.size
+    laws = []  # probability, Gamma, w
+    if share > 0:
+        nodes, weights = np.polynomial.hermite_e.hermegauss(3)
+        weights = weights / weights.sum()
+        for index in itertools.product(range(3), repeat=d):
+            w = basis @ (np.sqrt(sig) * nodes[list(index)])
+            laws.append((share * np.prod(weights[list(index)]), _token_covariance(covariance, w, noise), w))
+    if 0 < share < 1:
+        laws.append((1 - share, _token_covariance(covariance, w0, noise), w0))
+    if share == 0:
+        laws.append((1.0, _token_covariance(covariance, np.zeros(d), 1.0), w0))
+    lengths = [(n, problem.factor(n)) for n in problem.contexts]
+    return _assemble(laws, lengths, covariance)
+
+
+def _token_covariance(covariance: np.ndarray, w: np.ndarray, noise: float) -> np.ndarray:
+    cross = covariance @ w
+    return np.block([[covariance, cross[:, None]], [cross[None], np.array([[w @ cross + noise]])]])
+
+
+def _assemble(laws: list, lengths: list, covariance: np.ndarray) -> Moments:
+    """M, b and power from the laws of a token given w, summed over lengths."""
+    d = covariance.shape[0]
+    e = d + 1
+    one, two, three, four = (np.mean([n**i * f**j for n, f in lengths]) for i, j in ((1, 1), (2, 2), (1, 2), (0, 2)))
+    last = np.mean([f for _, f in lengths])
+    second, third, mean, cross, power = np.zeros((e,) * 4), np.zeros((e, e, d)), np.zeros((e, e)), np.zeros(d), 0.0
+    for weight, Gamma, w in laws:
+        pairs = np.einsum("ac,bd->abcd", Gamma, Gamma) + np.einsum("ad,bc->abcd", Gamma, Gamma)
+        second += weight * (two * np.einsum("ab,cd->abcd", Gamma, Gamma) + three * pairs)
+        third += weight * one * np.einsum("ab,c->abc", Gamma, covariance @ w)
+        mean += weight * Gamma
+        cross += weight * w
+        power += weight * w @ covariance @ w
+    pad = lambda tensor, axes: np.pad(tensor, [(0, 1 if axis in axes else 0) for axis in range(tensor.ndim)])
+    fourth, sixth = _gaussian(covariance, 4), _gaussian(covariance, 6)  # moments of x_q; the entry of its label is zero
+    fourth_q, sixth_q = pad(fourth, (0, 1)), pad(sixth, (0, 1, 2, 3))
+    M = np.einsum("abgh,cf->abcghf", second, covariance)
+    M += three * (np.einsum("ab,ghcf->abcghf", mean, fourth_q) + np.einsum("gh,abcf->abcghf", mean, fourth_q))
+    M += four * np.einsum("abghcf->abcghf", sixth_q)
+    b = third + last * np.einsum("abcf,f->abc", fourth_q, cross)
+    i, j = np.triu_indices(e)
+    size = i.size * d
+    return Moments(
+        jnp.asarray(M[i, j][:, :, i, j].reshape(size, size)),
+        jnp.asarray(b[i, j].reshape(size)),
+        jnp.asarray(power),
+    )
+
+
+def _gaussian(covariance: np.ndarray, order: int) -> np.ndarray:
+    """E[x_i x_j ...] of the given even order, by pairing the first index with each other one."""
+    if order == 2:
+        return covariance
+    lower, total = _gaussian(covariance, order - 2), 0.0
+    for partner in range(1, order):
+        product = np.multiply.outer(covariance, lower)  # axes: first, partner, the rest in order
+        total = total + np.moveaxis(product, 1, partner)
+    return np.asarray(total)
