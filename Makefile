@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run test lint types validate figures clean
+.PHONY: run test lint types validate figures figures-fast clean
 
 run: .venv/ready
 	$(BIN)/python -m spectral_ode run
@@ -22,6 +22,9 @@ validate: .venv/ready
 
 figures: .venv/ready
 	$(BIN)/python -m figures
+
+figures-fast: .venv/ready
+	$(BIN)/python -m figures --fast
 
 clean:
 	rm -rf .venv runs figures/out

@@ -13,7 +13,7 @@ import numpy as np
 import spectral_ode as so
 
 REPEATS = 3
-EPOCHS = {"attention": 20, "gram": 200, "moments": 20_000}
+EPOCHS = {"attention": 20, "gram": 2000, "moments": 20_000}
 
 
 def main(sequences: int) -> None:

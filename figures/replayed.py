@@ -14,7 +14,6 @@ def draw(recording: Recording, curves: Curves, judgement: Judgement, bound: floa
     epochs = np.arange(recording.epochs)
     with plt.style.context(style.STYLE):
         figure, (top, bottom) = plt.subplots(2, 1, figsize=(style.FULL, 4.4), sharex=True, height_ratios=(1.6, 1))
-        highest = 1.5 * max(float(curve[0]) for curve in recording.curves.values())
         for index, (name, recorded) in enumerate(recording.curves.items()):
             top.plot(epochs, recorded, color=style.pale(index), label=f"{name}, recorded", linewidth=5, solid_capstyle="round")
             top.plot(epochs, curves[name], label=f"{name}, replayed", color=style.INK, linewidth=0.9, linestyle=(0, (4, 2)))
@@ -27,8 +26,10 @@ def draw(recording: Recording, curves: Curves, judgement: Judgement, bound: floa
         word = {True: "the same run", False: "not the same run", None: "rounding decides: no verdict"}[judgement.ok]
         top.set_title(f"{recording.name}: {word}", loc="left")
         top.set_ylabel("loss")
-        top.set_ylim(0, min(highest, 1.05 * max(float(np.nanmax(np.clip(curve, 0, 1e9))) for curve in recording.curves.values())))
-        top.set_xlim(0, recording.epochs - 1)
+        numbers = np.concatenate([curve[np.isfinite(curve)] for curve in [*recording.curves.values(), *curves.values()]])
+        starts = [float(curve[0]) for curve in curves.values() if np.isfinite(curve[0])]
+        top.set_ylim(0, min(1.5 * max(starts, default=1.0), 1.05 * np.max(numbers, initial=1e-9)))
+        top.set_xlim(0, max(recording.epochs - 1, 1))
         top.legend(loc="best", ncols=len(recording.curves))
         bottom.set_yscale("log")
         bottom.set_ylabel("largest difference")

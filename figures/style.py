@@ -39,14 +39,16 @@ def steps_axis(axes: Axes, problem: Problem) -> None:
     top.set_xlabel(f"training step (learning rate {problem.training.learning_rate:g}{script})")
 
 
-def margin(axes: Axes, entries: list[tuple[float, str, str]]) -> None:
-    """Labels in the right margin, (height, text, color) each, level with their heights or, where these crowd, pushed apart."""
+def margin(axes: Axes, entries: list[tuple[float, str, str]], *, crowded: str = "push") -> None:
+    """Labels in the right margin, (height, text, color) each, level with their heights; where they crowd, pushed up or skipped."""
     low, high = axes.get_ylim()
     axes.figure.canvas.draw()
     gap = 10.0 / (axes.get_window_extent().height * 72 / axes.figure.dpi) * (high - low)  # ten points
     place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points", "va": "center", "annotation_clip": False}
     previous = -np.inf
     for height, text, ink in sorted(entries):
+        if crowded == "skip" and height < previous + gap:
+            continue
         previous = max(height, previous + gap)
         axes.annotate(text, (1.0, previous), xytext=(4, 0), fontsize=7.5, color=ink, **place)
 

@@ -12,21 +12,29 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 from figures import style
+from spectral_ode import document
+from spectral_ode.problem import Problem
 from spectral_ode.systems.linear import Separate
 from validate.experiment import Experiment
 
-PRESETS = ("zhang2025-fig3",)
+SECONDS = (60, 15)
 CAPTION = (
-    "Linear attention with separate key and query learns one eigenvector of the token covariance at a time. "
-    "(a) Loss of six runs (pale), with population flow (orange) and reduced ODE (dashed) of the first; grey lines: plateau losses, eq. 19. "
-    "(b) Value weights of the four heads in the first run (pale) and the scalar ODE, eq. 21, started from the initial weights "
-    "without a fit (dashed). (c) Keys of the heads in the eigenbasis, rows scaled to their largest entry: "
-    "each head turns into one eigenvector."
+    "Linear attention with separate key and query learns one eigenvector of the token covariance at a time. (a) Loss of six runs "
+    "(pale), with population flow (orange) and reduced ODE (dashed) of the first; grey lines: plateau losses, eq. 19. (b) Value "
+    "weights of the four heads in the first run (pale) and the scalar ODE, eq. 21, started from the initial weights without a fit "
+    "(dashed). (c) Keys of the heads in the eigenbasis, rows scaled to their largest entry: each head turns into one eigenvector."
 )
 
 
-def draw(experiment: Experiment) -> Figure:
+def problems(fast: bool) -> dict[str, Problem]:
+    """The preset, or a quicker start."""
+    quick = {"runs": 2, "points": 600, "horizon": 12_000, "start.scale": 0.1, "training.sequences": 16_384}
+    return {"zhang2025-fig3": document.override(document.load("zhang2025-fig3"), quick if fast else {})}
+
+
+def draw(experiments: dict[str, Experiment]) -> Figure:
     """The whole figure from one experiment."""
+    experiment = experiments["zhang2025-fig3"]
     training, population, reduced = (experiment.rungs[name] for name in ("training", "population", "reduced"))
     time = np.asarray(training.time[0])
     heads = experiment.forecast["head"][0]
@@ -45,7 +53,7 @@ def draw(experiment: Experiment) -> Figure:
         for d, head in enumerate(heads):
             value.plot(time, np.abs(training["value"][0, :, head]), color=style.pale(d), linewidth=4)
             value.plot(reduced.time[0], reduced["v"][0, :, d], **dashed)
-        for axes, title, name in ((loss, "a   loss, six runs", "loss"), (value, "b   value weights, one run", r"$|v_i|$")):
+        for axes, title, name in ((loss, f"a   loss, {training.runs} runs", "loss"), (value, "b   value weights, one run", r"$|v_i|$")):
             axes.set_title(title, loc="left", fontweight="bold", fontsize=8.5)
             axes.set_xscale("symlog", linthresh=1000, linscale=0.4)
             axes.set_xlim(0, time[-1])

@@ -52,16 +52,16 @@ def train(
     theory = None if {"reduced", "population"} <= set(system.missing(problem)) else system
     step = Step(theory, optimizer, samplers, data, _tests(problem, method), problem.training.sequences, method)
     tell = (lambda done, loss: progress(done / len(problem.steps), float(problem.times[done - 1]), loss)) if progress else None
-    carry, observables = descend(step, stack(starts), problem.steps, tell)
+    found, observables = descend(step, stack(starts), problem.steps, tell)
     names = eqx.filter_eval_shape(lambda: theory.phases(theory.observe_weights(weights.draw(problem)))) if theory else {}
-    phases = {name: carry.found[:, i] * problem.eta for i, name in enumerate(sorted(names))}
+    phases = {name: found[:, i] * problem.eta for i, name in enumerate(sorted(names))}
     # A diverged training ends, for all runs, at the last record at which every run was still a number.
-    finite = np.isfinite(np.asarray(observables["loss"])).all(axis=0)
+    finite = np.isfinite(observables["loss"]).all(axis=0)
     kept = max(1, int(np.cumprod(finite).sum()))
     stopped = f"reached step {problem.steps[-1]} at flow time {problem.times[-1]:g}"
     if not finite.all():
         stopped = f"the loss is no longer a number after flow time {problem.times[kept - 1]:g}; try a smaller --training.learning-rate"
-    observables = jax.tree.map(lambda leaf: leaf[:, :kept], observables)
+    observables = jax.tree.map(lambda leaf: jnp.asarray(leaf[:, :kept]), observables)
     origin = {"source": "training", "method": method, "dtype": dtype, "ok": bool(finite.all()), "stopped": stopped}
     time = jnp.broadcast_to(jnp.asarray(problem.times[:kept]), (problem.runs, kept))
     return Trajectory(time, observables, phases, origin=json.dumps(origin))
@@ -69,18 +69,24 @@ def train(
 
 def descend(
     step: "Step", models: AbstractModel, records: np.ndarray, tell: Callable[[int, float], None] | None = None
-) -> tuple["_Carry", dict[str, Array]]:
-    """All runs through the recorded steps; observables are runs x records x ... . `tell(records done, loss)` is called now and then."""
+) -> tuple[Float[Array, "runs phases"], dict[str, np.ndarray]]:
+    """All runs through the recorded steps, from step 0 on: when each phase was crossed, and observables, runs x records x ... .
+
+    `tell(records done, loss)` is called now and then.
+    """
+    # With every step recorded and no phases to notice, one evaluation serves the record and the step that follows; steps after the last
+    # record then touch nothing that is kept.
+    every = step.system is None and np.array_equal(records, np.arange(len(records)))
+    chunk = len(records) if tell is None else max(1, -(-len(records) // CHUNKS))
+    gaps = np.pad(np.diff(records, append=records[-1]), (0, -len(records) % chunk))  # steps after each record
     carry = _begin(models, step)
-    chunk = max(1, -(-len(records) // CHUNKS))
-    padded = np.concatenate([records, np.repeat(records[-1:], -len(records) % chunk)])
     parts = []
-    for first in range(0, len(padded), chunk):
-        carry, observed = _advance(step, carry, jnp.asarray(padded[first : first + chunk]))
+    for first in range(0, len(gaps), chunk):
+        carry, observed = _advance(step, carry, jax.device_put(gaps[first : first + chunk]), every)
         parts.append(jax.tree.map(np.asarray, observed))
         if tell is not None:
             tell(min(first + chunk, len(records)), float(np.mean(parts[-1]["loss"][:, -1])))
-    return carry, jax.tree.map(lambda *leaves: jnp.asarray(np.concatenate(leaves, axis=1)[:, : len(records)]), *parts)
+    return carry.found, jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1)[:, : len(records)], *parts)
 
 
 def method_of(problem: Problem) -> str:
@@ -114,7 +120,7 @@ class Step(eqx.Module):
 
     system: AbstractSystem | None  # whose eyes the model is seen through; None: no theory speaks of it
     optimizer: optax.GradientTransformation = eqx.field(static=True)
-    sampler: Sampler | None  # None: the data are given
+    sampler: Sampler | None  # None: the data are given, and nothing but losses is asked for
     data: losses.AbstractLoss | None
     tests: dict[str, losses.AbstractLoss]
     sequences: int = eqx.field(static=True)
@@ -140,10 +146,13 @@ class Step(eqx.Module):
             return model.weights(_wide())
         return MergedBlocks(*(part.astype(_wide()) for part in model.bilinear()))
 
-    def __call__(self, carry: _Carry) -> _Carry:
-        """Descend half the mean squared error, and notice the phases crossed on the way."""
+    def slope(self, carry: _Carry) -> tuple[Float[Array, ""], Any]:
+        """Half the mean squared error, which this step descends, and its gradient."""
         loss = self.loss(carry.step)
-        gradient = jax.grad(lambda model: 0.5 * loss(model))(carry.model)
+        return jax.value_and_grad(lambda model: 0.5 * loss(model))(carry.model)
+
+    def descend(self, carry: _Carry, gradient: Any) -> _Carry:
+        """One step down, noticing the phases crossed on the way."""
         updates, optimizer = self.optimizer.update(gradient, carry.optimizer, cast(Any, carry.model))
         model = eqx.apply_updates(carry.model, updates)
         now = self.phases(model)
@@ -151,17 +160,19 @@ class Step(eqx.Module):
         found = jnp.where(here, carry.step.astype(now.dtype) + carry.before / (carry.before - now), carry.found)
         return _Carry(carry.step + 1, model, optimizer, now, found)
 
-    def observe(self, carry: _Carry) -> dict[str, Array]:
-        """What is recorded: the theory's observables (or else the plain weights), the descended loss, the tests, the idle blocks."""
+    def observe(self, carry: _Carry, loss: Float[Array, ""]) -> dict[str, Array]:
+        """What is recorded: the descended loss, the tests, the theory's observables (or else the plain weights), the idle blocks."""
         wide = _wide()
-        seen = self.seen(carry.model)
-        observed = dict(vars(seen)) if self.system is None else self.system.observe_weights(seen)
-        if "loss" in observed:  # the loss that is descended takes the place of the population's, which stays beside it
-            observed["population loss"] = observed["loss"]
-        observed["loss"] = self.loss(carry.step)(carry.model).astype(wide)
-        observed["idle"] = carry.model.idle().astype(wide)
+        observed = {}
+        if self.sampler is not None:
+            seen = self.seen(carry.model)
+            observed = dict(vars(seen)) if self.system is None else self.system.observe_weights(seen)
+            if "loss" in observed:  # the loss that is descended takes the place of the population's, which stays beside it
+                observed["population loss"] = observed["loss"]
+            observed["idle"] = carry.model.idle().astype(wide)
+        observed["loss"] = loss.astype(wide)
         if self.tests:
-            observed["tests"] = jnp.stack([self.tests[name](carry.model).astype(wide) for name in TESTS])
+            observed["tests"] = jnp.stack([self.tests[name](carry.model).astype(wide) for name in TESTS if name in self.tests])
         return observed
 
 
@@ -192,19 +203,25 @@ def _begin(models: AbstractModel, step: Step) -> _Carry:
 
 def stack(members: list) -> Any:
     """Equal trees as one, with a leading axis."""
-    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *members)
+    # By numpy, which has nothing to compile; random keys are beyond it.
+    join = lambda leaves: jnp.stack(leaves) if jnp.issubdtype(leaves[0].dtype, jax.dtypes.prng_key) else jax.device_put(np.stack(leaves))
+    return jax.tree.map(lambda *leaves: join(leaves), *members)
 
 
 @eqx.filter_jit
-def _advance(step: Step, carry: _Carry, records: Array) -> tuple[_Carry, dict[str, Array]]:
-    """All runs to each of the recorded steps in turn; observables have a leading run axis, then time."""
+def _advance(step: Step, carry: _Carry, gaps: Array, every: bool) -> tuple[_Carry, dict[str, Array]]:
+    """All runs through some records, with so many steps after each; observables have a leading run axis, then time."""
 
     def one(step: Step, carry: _Carry) -> tuple[_Carry, dict[str, Array]]:
-        def record(carry: _Carry, target: Array) -> tuple[_Carry, dict[str, Array]]:
-            carry = jax.lax.fori_loop(carry.step, target, lambda _, carry: step(carry), carry)
-            return carry, step.observe(carry)
+        def record(carry: _Carry, gap: Array) -> tuple[_Carry, dict[str, Array]]:
+            half, gradient = step.slope(carry)
+            observed = step.observe(carry, 2 * half)
+            if every:
+                return step.descend(carry, gradient), observed
+            # The count is the same for all runs: one that depends on the carry would make `vmap` select between old and new.
+            return jax.lax.fori_loop(0, gap, lambda _, carry: step.descend(carry, step.slope(carry)[1]), carry), observed
 
-        return jax.lax.scan(record, carry, records)
+        return jax.lax.scan(record, carry, gaps)
 
     alone = jax.tree.map(lambda _: 0, step)
     shared = alone

@@ -19,6 +19,7 @@ class Claim:
     bound: float
     reason: str  # why the bound is what it is
     tier: str = "run"  # "run": measured on every run; "validate": only by `python -m validate` and the tests
+    beyond: str = ""  # why the statement is not made for this problem; it is measured all the same, but not judged
 
 
 @dataclass(frozen=True, kw_only=True)

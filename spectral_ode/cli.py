@@ -55,14 +55,16 @@ def _dispatch(words: list[str]) -> int:
 
 
 def _list(_: argparse.Namespace) -> int:
+    names = document.preset_names()
+    width = max(len(name) for name in [*names, *systems.names()])
     print("systems")
     for entry in systems.entries():
-        print(f"  {entry.name:<18} {entry.title} [{entry.paper}]")
+        print(f"  {entry.name:<{width}} {entry.title} [{entry.paper}]")
     print("presets")
-    for name in document.preset_names():
+    for name in names:
         problem = document.load(name)
         mark = "*" if problem.headline else " "
-        print(f"{mark} {name:<18} {problem.title} [{problem.reference}]")
+        print(f"{mark} {name:<{width}} {problem.title} [{problem.reference}]")
     print("* runs when no preset is named")
     return 0
 
@@ -87,6 +89,8 @@ def _run(options: argparse.Namespace) -> int:
     from spectral_ode import run  # heavy from here on: only when there is work
 
     talk = _begin(options)
+    for _, problem in problems:
+        systems.load(problem.system).from_problem(problem)  # a mistake in the last problem is told before the first one is worked on
     return _answer(options, (run.carry_out(name, problem, options.out, talk=talk) for name, problem in problems))
 
 
@@ -100,6 +104,7 @@ def _replay(options: argparse.Namespace) -> int:
     from spectral_ode import replay
 
     talk = _begin(options)
+    replay.readable(options.files)
     settings: dict[str, Any] = {"bound": bound, "dtype": options.dtype, "method": options.method, "talk": talk}
     return _answer(options, (replay.carry_out(path, options.out, **settings) for path in options.files))
 

@@ -1,7 +1,6 @@
 """Loss curves from other programs: a column of a text or csv file, or an array of an npz."""
 
 import csv
-import math
 import zipfile
 import zlib
 from pathlib import Path
@@ -19,10 +18,12 @@ def read(path: str, column: str | None, step: float | None) -> tuple[np.ndarray,
         table = _npz(path) if path.endswith(".npz") else _text(path)
     except FileNotFoundError:
         raise BadInput(f"there is no file {path}") from None
-    except (OSError, UnicodeDecodeError, ValueError, KeyError, EOFError, zlib.error, zipfile.BadZipFile):
+    except (OSError, ValueError, KeyError, IndexError, TypeError, EOFError, csv.Error, zlib.error, zipfile.BadZipFile):
         raise BadInput(f"{path} is not a curve: a txt or csv file with one row of numbers per step, or an npz, is expected") from None
     counted = next((name for name in table if name.lower() in STEPS), None)
     names = [name for name in table if name != counted]
+    if not names:
+        raise BadInput(f"{path} holds no column of losses; one number per step is expected")
     if column is None:
         column = "loss" if "loss" in names else names[0] if len(names) == 1 or all(name.isdigit() for name in names) else None
     if column not in names:
@@ -45,18 +46,22 @@ def _npz(path: str) -> dict[str, np.ndarray]:
 
 def _text(path: str) -> dict[str, np.ndarray]:
     """Columns by the names in the first row, or else by their numbers from 0."""
-    text = Path(path).read_text(encoding="utf-8")
+    text = Path(path).read_text(encoding="utf-8-sig")
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     rows = list(csv.reader(lines)) if "," in text else [line.split() for line in lines]
     rows = [[entry.strip() for entry in row] for row in rows]
     names = [str(index) for index in range(len(rows[0]))] if all(map(_number, rows[0])) else rows.pop(0)
-    if not rows or any(len(row) != len(names) for row in rows):
+    if not rows or len(set(names)) < len(names) or any(len(row) != len(names) for row in rows):
         raise ValueError
-    return {name: np.array([float(row[index]) for row in rows]) for index, name in enumerate(names)}
+    table = {name: np.array([float(row[index]) for row in rows]) for index, name in enumerate(names)}
+    if len(names) > 1 and names[0] == "0" and np.all(table["0"] % 1 == 0) and np.all(np.diff(table["0"]) > 0):
+        return {"step": table.pop("0"), **table}  # unnamed whole numbers that count upwards
+    return table
 
 
 def _number(entry: str) -> bool:
     try:
-        return not math.isinf(float(entry))
+        float(entry)
     except ValueError:
         return False
+    return True

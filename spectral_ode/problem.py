@@ -96,7 +96,7 @@ class MergedHeads:
     """Attention with key and query merged into one matrix."""
 
     kind: Literal["merged"] = _documented("merged", "the kind of attention: key and query separate, or merged in one matrix")
-    heads: int = _documented(8, "number of heads H")
+    heads: int = _documented(4, "number of heads H")
     activation: Literal["linear", "softmax"] = _documented("linear", "what is done to the scores")
 
     def __post_init__(self) -> None:
@@ -129,6 +129,7 @@ class Training:
     )
     dtype: Literal["float32", "float64"] = _documented("float32", "float type of the training")
     test_sequences: int = _documented(0, "sequences in each test set, in-weight and in-context; 0: no test")
+    twin: bool = _documented(False, "train the equivalent linear network beside it, on the same data from the same start")
 
     def __post_init__(self) -> None:
         _one_of("training.data", self.data, ("fixed", "fresh"))
@@ -212,6 +213,10 @@ class Problem:
         _require(
             not (self.attention.activation == "softmax" and self.training.method in ("moments", "gram")),
             f"training.method is {self.training.method!r} with softmax attention, but that is for linear attention; use attention or auto",
+        )
+        _require(
+            not self.training.twin or (self.attention.activation == "linear" and getattr(self.attention, "rank", 1) == 1),
+            "training.twin is true, but only linear attention with merged, or rank-one separate, key and query has such a network",
         )
         _require(
             1 - 1e-9 <= self.horizon / (self.eta if self.units == "paper" else 1.0) <= 1e9,

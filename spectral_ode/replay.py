@@ -15,6 +15,14 @@ from spectral_ode.folder import whole
 from spectral_ode.run import Terminal
 
 
+def readable(paths: list[str]) -> None:
+    """Raise `BadInput` unless every file is a recording: a mistake in the last one is told before the first one is replayed."""
+    from simulate import recording
+
+    for path in paths:
+        recording.load(path)
+
+
 def carry_out(path: str, out: str, *, bound: float, dtype: str, method: str, talk: bool) -> dict[str, Any]:
     """Replay one file into a folder of its own, and return the report."""
     from simulate import recording as recordings
@@ -29,7 +37,7 @@ def carry_out(path: str, out: str, *, bound: float, dtype: str, method: str, tal
     settings: dict[str, Any] = {"dtype": dtype, "method": method}
     try:
         progress.stage(f"{recording.name}: starting")
-        tell = lambda done, loss: progress.training(done / recording.epochs, done, loss, clock="epoch")
+        tell = lambda done, loss: progress.training(done / recording.epochs, float(done), loss, clock="epoch")
         curves = replay(recording, tell=tell, **settings)
         judgement = judge(recording, curves, bound, lambda: replay(recording, dtype="float32", method="attention", nudge=0, tell=tell))
         progress.stage("picture")

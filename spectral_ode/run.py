@@ -71,8 +71,12 @@ class Terminal:
 
     def training(self, share: float, time: float, loss: float, *, clock: str = "flow time") -> None:
         """Training has got this far."""
-        bar = "#" * round(20 * share)
-        self._show(f"training [{bar:<20}] {100 * share:3.0f} %   {clock} {time:.4g}   loss {loss:.4f}")
+        self.bar("training", share, f"   {clock} {time:.4g}   loss {loss:.4f}")
+
+    def bar(self, text: str, share: float, more: str = "") -> None:
+        """A part of the work with a known length has got this far."""
+        filled = "#" * round(20 * share)
+        self._show(f"{text} [{filled:<20}] {100 * share:3.0f} %{more}")
 
     def close(self) -> None:
         """Wipe the line."""

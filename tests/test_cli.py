@@ -11,7 +11,7 @@ from spectral_ode import cli, document, run, systems
 
 ROOT = Path(__file__).resolve().parent.parent
 FLAGS = [leaf for leaf in document.leaves() if leaf.name not in document.DESCRIPTIVE]
-PRESET = document.preset_names()[0]
+PRESET = "saddle-to-saddle"
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +45,9 @@ def test_no_command_shows_the_help(capsys):
     assert "{run,replay,compare,list}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["run", "-h"], ["list", "--help"]])
+@pytest.mark.parametrize(
+    "words", [["--help"], ["run", "--help"], ["run", "-h"], ["replay", "--help"], ["compare", "--help"], ["list", "--help"]]
+)
 def test_help_is_not_an_error(capsys, words):
     with pytest.raises(SystemExit) as stop:
         cli.main(words)
@@ -100,6 +102,14 @@ def test_overrides_change_what_they_name_and_nothing_else(capsys):
     assert after == before
 
 
+def test_another_kind_of_attention_keeps_what_both_have(capsys):
+    before = resolve(capsys, PRESET, "--attention.heads", "7")
+    after = resolve(capsys, PRESET, "--attention.heads", "7", "--attention.kind", "merged", "--system", "linear.merged")
+    assert before["attention"] == {"kind": "separate", "heads": 7, "rank": 1, "activation": "linear"}
+    assert after["attention"] == {"kind": "merged", "heads": 7, "activation": "linear"}
+    assert {**before, "attention": 0, "system": 0} == {**after, "attention": 0, "system": 0}
+
+
 @pytest.mark.parametrize("words", [["--seed", "7", "--seed.start", "3"], ["--seed.start", "3", "--seed", "7"]], ids=" ".join)
 def test_seed_sets_all_four_and_a_single_seed_wins(capsys, words):
     assert resolve(capsys, PRESET, "--seed", "7")["seed"] == {"start": 7, "task": 7, "data": 7, "noise": 7}
@@ -135,8 +145,17 @@ BAD = {
     "unknown-system": (["run", "--system", "linear.seperate"], "did you mean 'linear.separate'?"),
     "bad-seed": (["run", "--seed", "x"], "seed.start is 'x'"),
     "negative-seed": (["run", "--seed=-1"], "seed.start is -1"),
-    "across-sections": (["run", "--attention.rank", "99"], "attention.rank is 99"),
-    "fresh-moments": (["run", PRESET, "--training.data", "fresh", "--training.method", "moments"], "training.method is 'moments'"),
+    "across-sections": (["run", PRESET, "--attention.rank", "99"], "attention.rank is 99"),
+    "field-of-another-kind": (
+        ["run", PRESET, "--attention.kind", "merged", "--attention.rank", "2"],
+        "attention.rank belongs to attention.kind separate, but the kind is merged",
+    ),
+    "unknown-kind": (["run", PRESET, "--attention.kind", "mixed"], "attention.kind is 'mixed', but it must be one of separate, merged"),
+    "fresh-even": (["run", PRESET, "--training.data", "fresh"], "training.sampling is 'even'"),
+    "fresh-moments": (
+        ["run", PRESET, "--training.sampling", "iid", "--training.data", "fresh", "--training.method", "moments"],
+        "training.method is 'moments'",
+    ),
     "dry-run-too": (["run", "--horizon", "0", "--dry-run"], "horizon is 0"),
 }
 
@@ -185,6 +204,7 @@ except SystemExit as stop:
 print(code, sorted({"jax", "jaxlib", "equinox", "diffrax", "matplotlib"} & set(sys.modules)), file=sys.stderr)
 """
 QUICK = {"list": (["list"], 0), "help": (["run", "--help"], 0), "dry-run": (["run", "--dry-run"], 0), "mistake": (["run", "qqqq"], 2)}
+QUICK |= {"replay": (["replay", "absent.npz"], 2), "compare": (["compare", "absent.csv", "--problem", PRESET], 2)}
 
 
 @pytest.mark.parametrize(("words", "code"), [*QUICK.values(), (["run", PRESET, "--out", "/dev/null/x"], 2)], ids=[*QUICK, "out"])

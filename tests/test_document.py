@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spectral_ode import document, systems
-from spectral_ode.problem import BadInput, Problem, Regression, Seed, SeparateHeads, Solver, Start, Training
+from spectral_ode.problem import BadInput, MergedHeads, Problem, Regression, Seed, SeparateHeads, Solver, Start, Training
 
 SECTIONS = ("task", "attention", "start", "training", "solver", "seed")
 
@@ -41,11 +41,15 @@ seeds, small = st.integers(0, 2**31 - 1), st.integers(1, 99)
 def sections(draw):
     """Valid values, section by section, as plain data: the tests' type checker draws random numbers, which no strategy may."""
     eta, scale, spectrum = draw(st.floats(1e-3, 1.0)), draw(st.floats(1e-6, 1.0)), tuple(draw(st.lists(st.floats(1e-3, 9.0), min_size=1)))
+    units, kind = draw(words(Problem, "units")), draw(st.sampled_from([SeparateHeads, MergedHeads]))
+    variances = st.sampled_from([1, len(spectrum)]).flatmap(lambda count: st.tuples(*[st.floats(1e-3, 9.0)] * count))
     drawn = {
         Problem: {"title": st.text(), "reference": st.text(), "headline": st.booleans(), "spacing": words(Problem, "spacing")}
-        | {"horizon": st.floats(1.0, 1e8).map(lambda steps: steps * eta), "points": st.integers(2, 5000), "runs": small},
-        Regression: {"spectrum": st.just(spectrum), "context": small, "noise": st.floats(0.0, 2.0), "rotation": seeds},
-        SeparateHeads: {"heads": small, "rank": st.integers(1, len(spectrum))},
+        | {"horizon": st.floats(1.0, 1e8).map(lambda steps: steps * (eta if units == "paper" else 1.0)), "units": st.just(units)}
+        | {"points": st.integers(2, 5000), "runs": small},
+        Regression: {"spectrum": st.just(spectrum), "context": small, "noise": st.floats(0.0, 2.0), "rotation": seeds}
+        | {"prior": variances, "lengths": words(Regression, "lengths"), "in_context": st.floats(0.0, 1.0)},
+        kind: {"heads": small} | ({"rank": st.integers(1, len(spectrum))} if kind is SeparateHeads else {}),
         Start: {"scale": st.just(scale)},
         Training: {"sequences": small, "learning_rate": st.just(eta)}
         | {name: words(Training, name) for name in ("dtype", "method", "sampling")},
@@ -56,13 +60,15 @@ def sections(draw):
     values = {section: draw(st.fixed_dictionaries(entries)) for section, entries in drawn.items()}
     if values[Training]["method"] != "moments" and values[Training]["sampling"] != "even":
         values[Training]["data"] = draw(words(Training, "data"))
+    if values[Training]["method"] in ("auto", "attention"):
+        values[kind]["activation"] = draw(words(kind, "activation"))
     return values
 
 
 @settings(max_examples=50, deadline=None, database=None)
 @given(values=sections())
 def test_a_problem_survives_the_way_through_toml(tmp_path_factory, values):
-    names = dict(zip((Regression, SeparateHeads, Start, Training, Solver, Seed), SECTIONS, strict=True))
+    names = dict(zip((Regression, SeparateHeads, Start, Training, Solver, Seed), SECTIONS, strict=True)) | {MergedHeads: "attention"}
     problem = Problem(**values.pop(Problem), **{names[section]: section(**entries) for section, entries in values.items()})
     again = document.load(written(tmp_path_factory.mktemp("toml"), document.to_toml(problem)))
     assert again == resolved(problem)
@@ -111,6 +117,12 @@ BAD_FILES = {
     "unknown-word": ("spacing = 'cubic'", "spacing is 'cubic', but it must be one of linear, log"),
     "number-for-word": ("spacing = 1", "spacing is 1, but it must be one of linear, log"),
     "list-for-text": ("system = ['linear.separate']", "but it must be text"),
+    "field-of-another-kind": (
+        "[attention]\nkind = 'merged'\nrank = 2",
+        "attention.rank belongs to attention.kind separate, but the kind is merged",
+    ),
+    "unknown-kind": ("[attention]\nkind = 'mixed'", "attention.kind is 'mixed', but it must be one of separate, merged"),
+    "field-of-no-kind": ("[attention]\nkind = 'merged'\nrang = 2", "unknown key 'attention.rang'; did you mean 'attention.rank'?"),
     "invalid-problem": ("[attention]\nrank = 9", "attention.rank is 9"),
     "not-toml": ("horizon: 3", "is not a TOML file"),
     "binary": (b"\x89PNG\r\n\x1a\n\x00\xff\xfe", "is not a TOML file"),
@@ -175,6 +187,33 @@ def test_overrides_are_judged_together_and_leave_the_original_alone():
     before = Problem()
     after = document.override(before, {"attention.rank": "5", "task.spectrum": "0.5,0.4,0.3,0.2,0.1"})
     assert (after.attention.rank, len(after.task.spectrum), before) == (5, 5, Problem())
+
+
+def test_a_merged_problem_is_written_without_a_rank_and_read_again(tmp_path):
+    problem = Problem(system="linear.merged", attention=MergedHeads(heads=5))
+    table = tomllib.loads(document.to_toml(problem))
+    assert table["attention"] == {"kind": "merged", "heads": 5, "activation": "linear"}
+    again = document.load(written(tmp_path, document.to_toml(problem)))
+    assert again == resolved(problem)
+    assert type(again.attention) is MergedHeads
+    same = Problem(system="linear.merged", attention=SeparateHeads(heads=5))
+    assert document.identity(problem) != document.identity(same)
+
+
+def test_a_section_that_changes_its_kind_keeps_what_both_kinds_have():
+    separate = Problem(attention=SeparateHeads(heads=7, rank=2, activation="softmax"))
+    merged = document.override(separate, {"attention.kind": "merged"})
+    assert merged.attention == MergedHeads(heads=7, activation="softmax")
+    assert document.override(merged, {"attention.kind": "separate"}).attention == SeparateHeads(heads=7, rank=1, activation="softmax")
+    assert document.override(merged, {"attention.kind": "separate", "attention.rank": "3"}).attention.rank == 3
+    assert document.override(merged, {"attention.kind": "merged", "attention.heads": "2"}).attention.heads == 2
+    # Without heads a merged problem in a file has those of the default problem, which is separate.
+    assert document.override(Problem(), {"attention.kind": "merged"}).attention.heads == Problem().attention.heads
+
+
+def test_leaves_say_which_kinds_have_a_field():
+    kinds = {leaf.name: leaf.kinds for leaf in document.leaves() if leaf.name.startswith("attention.")}
+    assert kinds == {"attention.kind": (), "attention.heads": (), "attention.rank": ("separate",), "attention.activation": ()}
 
 
 def test_leaves_know_every_field_of_the_written_problem():

@@ -49,6 +49,8 @@ def _judge(claim: Claim, experiment: Experiment) -> Verdict:
         return Verdict(claim.name, None, claim.bound, None, str(unmet), claim.place, claim.exactness, claim.reason)
     # A number that is not a number must not pass, and has no place in a report.
     ok = bool(measured <= claim.bound)
+    if claim.beyond:
+        ok, note = None, claim.beyond
     return Verdict(
         claim.name, measured if np.isfinite(measured) else None, claim.bound, ok, note, claim.place, claim.exactness, claim.reason
     )

@@ -11,6 +11,7 @@ import numpy as np
 from jaxtyping import Array
 
 import simulate
+from simulate import networks
 from spectral_ode import runtime, systems, weights
 from spectral_ode.flow import PopulationFlow
 from spectral_ode.integrate import solve_problem
@@ -70,6 +71,9 @@ def perform(problem: Problem, progress: Progress | None = None, *, train: bool =
     if train:
         with _stage("training", progress, seconds):
             rungs["training"] = simulate.train(problem, progress=progress.training if progress else None)
+        if problem.training.twin:
+            with _stage("equivalent network", progress, seconds):
+                rungs["network"] = simulate.train(problem, model=networks.twin_of(problem.attention.kind))
     origin = runtime.provenance(problem)
     rungs = {name: rung.with_provenance(rung=name, **origin) for name, rung in rungs.items()}
     return Experiment(problem, system, rungs, forecast, states, seconds)

@@ -14,6 +14,7 @@ import numpy as np
 from simulate.recording import Recording
 
 ROUNDING = 100.0  # how much more than one run of rounding another one may move a loss
+GROWN = 1e-3  # a loss moved by more than this has left the size of rounding: the run is unstable
 Curves = dict[str, np.ndarray]
 
 
@@ -45,6 +46,11 @@ def judge(recording: Recording, curves: Curves, bound: float, again: Callable[[]
         early = f" (before epoch {first}: {before:.1e})" if before > bound else ""
         sentence = f"{shown}{early}, above {bound:g}, where rounding in float32 moves the loss by {nudged:.0e}: not the same run"
         return Judgement(ok=False, sentence=sentence, **measured)
+    if nudged < GROWN:
+        sentence = (
+            f"{shown}, above {bound:g}, but no more than rounding in float32 makes of it ({nudged:.1e}): the bound is too fine to tell"
+        )
+        return Judgement(ok=None, sentence=sentence, **measured)
     sentence = (
         f"{shown}, but rounding in float32 moves this run by {nudged:.1e}: at the edge of stability the last bits decide, "
         f"and neither side is to blame; before epoch {first} they differ by {before:.1e}"

@@ -6,9 +6,9 @@ from spectral_ode import runtime, systems, weights
 from spectral_ode.folder import whole
 from spectral_ode.problem import Problem
 from spectral_ode.trajectory import Trajectory
-from validate.experiment import Experiment, match, perform
+from validate.experiment import Experiment, Progress, match, perform
 
-RUNGS = ("reduced", "population", "training")
+RUNGS = ("reduced", "population", "training", "network")
 
 
 def write(experiment: Experiment, folder: Path) -> None:
@@ -18,9 +18,9 @@ def write(experiment: Experiment, folder: Path) -> None:
             experiment.rungs[name].save(folder / f"{name}.npz")
 
 
-def keep(folder: Path, problem: Problem) -> Experiment:
+def keep(folder: Path, problem: Problem, progress: Progress | None = None) -> Experiment:
     """Perform a problem and keep its rungs."""
-    experiment = perform(problem)
+    experiment = perform(problem, progress)
     with whole(folder) as aside:
         write(experiment, aside)
     return experiment

@@ -34,6 +34,7 @@ def merged(system, problem: Problem) -> tuple[Claim, ...]:
             first="reduced",
             second="population",
             metric="course",
+            beyond=shared.beyond(problem),
         ),
     )
     return (
@@ -69,6 +70,7 @@ def merged(system, problem: Problem) -> tuple[Claim, ...]:
             first="reduced",
             second="population",
             **shared.DROPS,
+            beyond=shared.beyond(problem),
         ),
         Agrees(
             name="time of the drop by the escape law vs population flow",
@@ -79,6 +81,7 @@ def merged(system, problem: Problem) -> tuple[Claim, ...]:
             first="forecast",
             second="population",
             metric="forecast times",
+            beyond=shared.beyond(problem),
         ),
         shared.solver_error(theory),
         shared.trained(problem, "Section 3"),

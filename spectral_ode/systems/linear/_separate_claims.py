@@ -51,6 +51,7 @@ def separate(system, problem: Problem) -> tuple[Claim, ...]:
             first="closed form",
             second="population",
             metric="plateau losses",
+            beyond=shared.beyond(problem),
         ),
         Limit(
             name=f"last loss of the population flow = plateau {learned}",
@@ -72,6 +73,7 @@ def separate(system, problem: Problem) -> tuple[Claim, ...]:
             second="population",
             metric="heads",
             place="ours",
+            beyond=shared.beyond(problem),
         ),
         Agrees(
             name="time shift of drops, reduced ODE vs population flow",
@@ -82,6 +84,7 @@ def separate(system, problem: Problem) -> tuple[Claim, ...]:
             first="reduced",
             second="population",
             **shared.DROPS,
+            beyond=shared.beyond(problem) or _tied(system),
         ),
         shared.solver_error(0.005),
         shared.trained(problem, "Section 4"),
@@ -91,10 +94,21 @@ def separate(system, problem: Problem) -> tuple[Claim, ...]:
             place="Section 4",
             exactness="asymptotic in the context length",
             bound=0.1,
-            reason="log-log slope over N = 64 to 2048 on 2,000 held-out prompts, at the middle plateau; terms of order 1/N^2 bend it",
+            reason="log-log slope over N = 64 to 1024 on 4,000 held-out prompts, at the middle plateau; terms of order 1/N^2 bend it",
             first="plateau",
             second="direct regression",
             metric="principal components",
+            tier="validate",
+        ),
+        Agrees(
+            name="principal component regression in context: size of the error at N = 1024",
+            place="ours",
+            exactness="asymptotic in the context length",
+            bound=0.15,
+            reason="three standard errors of 4,000 held-out prompts",
+            first="plateau",
+            second="direct regression",
+            metric="principal components, size",
             tier="validate",
         ),
         shared.same_training(),
@@ -112,6 +126,7 @@ def separate(system, problem: Problem) -> tuple[Claim, ...]:
                 first="population",
                 second="population",
                 metric="dwell",
+                beyond=shared.beyond(problem),
             )
         )
     if heads * rank > system.data.lam.size:
@@ -125,9 +140,17 @@ def separate(system, problem: Problem) -> tuple[Claim, ...]:
                 first="population",
                 second="population",
                 metric="surplus",
+                beyond=shared.beyond(problem),
             )
         )
     return tuple(claims)
+
+
+def _tied(system) -> str:
+    """Why drop times are not forecast closely: a winner's misalignment towards a direction of equal gain does not decay."""
+    gain = jnp.sort(system.data.gain)
+    tied = bool(jnp.any(jnp.diff(gain) < 0.01 * gain[1:]))
+    return "two directions take equally much from the loss, so that a misaligned head does not turn" if tied else ""
 
 
 PLATEAU = {1: 1e-6, 2: 1e-3}  # relative error of plateau losses at start scale 0.01

@@ -10,11 +10,17 @@ from spectral_ode.claims import Agrees, Claim, Conserved, Drops, Identity
 from spectral_ode.problem import Problem
 
 DROPS = {"metric": "half-drop times"}
+SMALL = 0.3  # start scale above which the ansatz of the reductions is not claimed
 
 
 def sampled(problem: Problem) -> float:
     """How much rougher than 80,000 evenly sampled sequences the data is."""
     return math.sqrt(80_000 / problem.training.sequences) * (1.0 if problem.training.sampling == "even" else 3.0)
+
+
+def beyond(problem: Problem) -> str:
+    """Why statements about small starts are not made for this problem."""
+    return "" if problem.scale <= SMALL else f"a statement about starts up to {SMALL:g}, not {problem.scale:g}"
 
 
 def gradient_flow(system, place: str) -> Claim:
@@ -83,6 +89,7 @@ def outside(problem: Problem) -> Claim:
         first="training",
         second="reduced",
         metric="outside",
+        beyond=beyond(problem),
     )
 
 

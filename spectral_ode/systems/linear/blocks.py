@@ -75,9 +75,9 @@ class Blocks(AbstractSystem):
         """The exact moments of the problem's training and test laws."""
         if len(problem.task.spectrum) > MOST:
             raise BadInput(f"task.spectrum has {len(problem.task.spectrum)} eigenvalues, but linear.blocks takes at most {MOST}")
-        shares = {problem.task.in_context, 0.0, 1.0}
-        laws = {share: population_moments(problem, share) for share in shares}
-        return cls(laws[problem.task.in_context], laws[0.0], laws[1.0])
+        whole = (problem.task.context,)  # tests are on the full context whatever the training is on
+        tests = [population_moments(problem, share, whole) for share in (0.0, 1.0)]
+        return cls(population_moments(problem, problem.task.in_context, problem.contexts), *tests)
 
     def missing(self, problem: Problem) -> dict[str, str]:
         """The flow of all blocks is the population flow: there is no rung beside it."""
@@ -140,8 +140,8 @@ class Blocks(AbstractSystem):
         return _blocks_claims.blocks(self, problem)
 
 
-def population_moments(problem: Problem, share: float) -> Moments:
-    """Exact moments of the law in which a share of the sequences has its own task, averaged over the context lengths."""
+def population_moments(problem: Problem, share: float, contexts: tuple[int, ...]) -> Moments:
+    """Exact moments of the law in which a share of the sequences has its own task, averaged over context lengths."""
     lam, sig, basis = (np.asarray(part) for part in directions(problem))
     covariance, w0 = basis * lam @ basis.T, np.asarray(shared_task(problem))
     noise, d = problem.task.noise**2, lam.size
@@ -156,7 +156,7 @@ def population_moments(problem: Problem, share: float) -> Moments:
         laws.append((1 - share, _token_covariance(covariance, w0, noise), w0))
     if share == 0:
         laws.append((1.0, _token_covariance(covariance, np.zeros(d), 1.0), w0))
-    lengths = [(n, problem.factor(n)) for n in problem.contexts]
+    lengths = [(n, problem.factor(n)) for n in contexts]
     return _assemble(laws, lengths, covariance)
 
 

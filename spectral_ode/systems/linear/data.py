@@ -22,7 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from spectral_ode.problem import Problem
+from spectral_ode.problem import BadInput, Problem
 from spectral_ode.weights import stream
 
 
@@ -116,6 +116,16 @@ def shared_task(problem: Problem) -> Float[Array, " d"]:
     """The one task of all in-weight sequences, of length sqrt(D), the same in every run."""
     w = jax.random.normal(jax.random.fold_in(stream(problem, "task"), 7), (len(problem.task.spectrum),))
     return w * jnp.sqrt(w.size / jnp.sum(w**2))
+
+
+def require(problem: Problem, kind: str) -> None:
+    """Raise `BadInput` unless the acting blocks of that kind of attention describe the problem."""
+    given = problem.attention.kind
+    if given != kind:
+        raise BadInput(f"system linear.{kind} is for attention.kind {kind}, but it is {given}; use --system linear.{given}")
+    if problem.task.in_context < 1:
+        share = f"task.in_context is {problem.task.in_context:g}"
+        raise BadInput(f"system linear.{kind} is for sequences with a task each, but {share}; use --system linear.blocks")
 
 
 def gaps(problem: Problem) -> dict[str, str]:

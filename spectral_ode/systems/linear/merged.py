@@ -30,11 +30,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from spectral_ode.claims import Claim
-from spectral_ode.problem import BadInput, Problem
+from spectral_ode.problem import Problem
 from spectral_ode.system import AbstractSystem, Observed
 from spectral_ode.systems.linear import _merged_claims
 from spectral_ode.systems.linear._saddles import FixedPoint
-from spectral_ode.systems.linear.data import Statistics, gaps
+from spectral_ode.systems.linear.data import Statistics, gaps, require
 from spectral_ode.weights import MergedWeights
 
 LEVELS = {"left 1": 0.01, "half 1": 0.5, "settled 1": 0.95}  # share of the drop in loss
@@ -57,8 +57,7 @@ class Merged(AbstractSystem):
     @classmethod
     def from_problem(cls, problem: Problem) -> "Merged":
         """The reduction of a linear-regression task seen by heads with merged key and query."""
-        if problem.attention.kind != "merged" or problem.task.in_context < 1:
-            raise BadInput("linear.merged needs attention.kind merged and task.in_context 1; for shared tasks there is linear.blocks")
+        require(problem, "merged")
         return cls(Statistics.from_problem(problem))
 
     @property

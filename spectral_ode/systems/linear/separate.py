@@ -34,7 +34,7 @@ from spectral_ode.claims import Claim
 from spectral_ode.problem import BadInput, Problem, SeparateHeads
 from spectral_ode.system import AbstractSystem, Observed
 from spectral_ode.systems.linear import _escape, _saddles, _scalar, _separate_claims
-from spectral_ode.systems.linear.data import Statistics, gaps
+from spectral_ode.systems.linear.data import Statistics, gaps, require
 from spectral_ode.weights import SeparateWeights
 
 HALF = 1 - 1 / math.sqrt(2)  # (v/v*)^3 at which half of a drop in loss is done
@@ -55,8 +55,7 @@ class Separate(AbstractSystem):
     @classmethod
     def from_problem(cls, problem: Problem) -> "Separate":
         """The reduction of a linear-regression task seen by heads with separate key and query."""
-        if problem.attention.kind != "separate" or problem.task.in_context < 1:
-            raise BadInput("linear.separate needs attention.kind separate and task.in_context 1; for shared tasks there is linear.blocks")
+        require(problem, "separate")
         return cls(Statistics.from_problem(problem))
 
     @property
