@@ -84,7 +84,7 @@ def _announce(modules: dict[str, ModuleType], work: dict[str, dict[str, Problem]
         todo = [key for key, problem in work[name].items() if document.identity(problem) not in ready]
         ready = ready | {document.identity(work[name][key]) for key in todo}
         if todo:
-            about = len(todo) / len(work[name]) * module.SECONDS[int(fast)]
+            about = len(todo) / max(len(work[name]), 1) * module.SECONDS[int(fast)]
             seconds += about
             print(f"{name}: will compute {', '.join(todo)} (about {about:.0f} s on two cores)", file=sys.stderr)
     if seconds:

@@ -31,9 +31,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
+from spectral_ode import quadrature
 from spectral_ode.systems.linear.data import Statistics
 
 NODES = 160  # quadrature nodes of each leg: relative error 9e-10 on 200 random heads, turning points included
@@ -56,21 +56,7 @@ class Forecast(NamedTuple):
     blow_up: Float[Array, " d"]
 
 
-def _finite_rule() -> tuple[np.ndarray, np.ndarray]:
-    """Tanh-sinh nodes on (0, 1) as distances from either end, with weights; the ends may be singular."""
-    x, step = np.linspace(-3.2, 3.2, NODES, retstep=True)
-    u = 0.5 * np.pi * np.sinh(x)
-    return 1.0 / (1.0 + np.exp(-2.0 * u)), step * 0.5 * np.pi * np.cosh(x) * 0.5 / np.cosh(u) ** 2
-
-
-def _infinite_rule() -> tuple[np.ndarray, np.ndarray]:
-    """Double-exponential nodes on (0, inf) for integrands that decay like e^-x and may be singular at 0."""
-    x, step = np.linspace(-3.6, 3.9, NODES, retstep=True)
-    node = np.exp(x - np.exp(-x))
-    return node, step * node * (1.0 + np.exp(-x))
-
-
-FINITE, INFINITE = _finite_rule(), _infinite_rule()
+FINITE, INFINITE = quadrature.interval(NODES), quadrature.half_line(NODES)
 
 
 def _speed(head: Head, rate: Float[Array, " d"], s: Float[Array, ""]) -> Float[Array, ""]:
