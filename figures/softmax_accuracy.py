@@ -16,7 +16,7 @@ from figures import panels, style
 from spectral_ode.problem import Problem
 from spectral_ode.systems.softmax import _optimal
 from spectral_ode.systems.softmax._expectations import expectations, in_range
-from spectral_ode.systems.softmax._leading import Tasks
+from spectral_ode.systems.softmax._leading import Spectrum, Tasks
 from validate.experiment import Experiment
 
 SECONDS = (25, 25)
@@ -69,7 +69,7 @@ def best(d: int, L: int) -> tuple[float, float]:
 
     def reached(omega: jax.Array) -> jax.Array:
         # Loss = 1 - 2 mu A + mu^2 B: two values of mu give A and B, and the best mu leaves 1 - A^2 / B.
-        at = lambda mu: exact.loss(omega[None, None], jnp.full((1, 1), mu), (d,), jnp.ones(1), jnp.zeros(()), queries=NODES)[0]
+        at = lambda mu: exact.loss(Spectrum(jnp.full((1, 1), mu), omega[None, None]), (d,), jnp.ones(1), jnp.zeros(()), queries=NODES)[0]
         one, two = at(1.0), at(-1.0)
         A, B = (two - one) / 4, (one + two) / 2 - 1
         return 1 - A**2 / B

@@ -9,6 +9,7 @@ from scipy.optimize import minimize
 
 from spectral_ode.systems.softmax import _tables
 from spectral_ode.systems.softmax._expectations import Expectations, expectations, in_range, query_rule
+from spectral_ode.systems.softmax._leading import Spectrum
 
 # Variances and correlation of two heads: apart, opposite, parallel, one of them silent, far out.
 HEADS = [
@@ -123,6 +124,11 @@ def test_exchange_of_the_heads():
     assert_close(e.moment(*_arrays(2, 3, -1)), e.moment(*_arrays(3, 2, -1))[::-1, ::-1].T)
 
 
+def _spectrum(omega, mu):
+    """Weights that are written tasks x heads here."""
+    return Spectrum(mu.T, omega.T)
+
+
 def _raw_loss(omega, mu, dimensions, signal, noise, L, count, seed):
     """Squared errors per task of the softmax model itself, W = diag(omega) on the blocks, on fresh data: [count, tasks]."""
     rng, d = np.random.default_rng(seed), sum(dimensions)
@@ -151,7 +157,7 @@ def test_loss_is_that_of_the_model_on_raw_data(heads, noise):
     omega, mu = _weights(heads, heads)
     mu[:, 1:2] = -np.sign(mu[:, :1]) * np.abs(mu[:, 1:2])  # mixed signs
     sample = _raw_loss(omega, mu, dimensions, signal, noise, L, 40000, 5)
-    exact = expectations(L).loss(jnp.asarray(omega), jnp.asarray(mu), dimensions, jnp.asarray(signal), jnp.asarray(noise))
+    exact = expectations(L).loss(_spectrum(jnp.asarray(omega), jnp.asarray(mu)), dimensions, jnp.asarray(signal), jnp.asarray(noise))
     error = np.abs(sample.mean(0) - np.asarray(exact))
     assert (error < 4 * sample.std(0) / np.sqrt(len(sample))).all()
     assert (sample.std(0) / np.sqrt(len(sample)) < 0.02 * np.asarray(exact)).all()  # sharp enough to fail
@@ -163,7 +169,7 @@ def test_loss_is_never_below_the_bayes_risk(heads):
     dimensions, signal, noise, L = (6, 4), jnp.asarray([6.0, 2.0]), 1.0, 30
     floor = signal / (1 + signal * L / (jnp.asarray(dimensions, float) * noise))  # Jensen: E 1/(a + x) >= 1/(a + E x)
     e = expectations(L)
-    evaluate = jax.jit(jax.vmap(lambda omega, mu, noise: e.loss(omega, mu, dimensions, signal, noise), in_axes=(0, 0, None)))
+    evaluate = jax.jit(jax.vmap(lambda omega, mu, noise: e.loss(_spectrum(omega, mu), dimensions, signal, noise), in_axes=(0, 0, None)))
     draws = [_weights(heads, seed, size=0.2) for seed in range(100)]
     omega, mu = (jnp.asarray(np.stack(part)) for part in zip(*draws, strict=True))
     mu = mu * jnp.geomspace(0.1, 10, 100)[:, None, None]
@@ -174,7 +180,7 @@ def test_loss_is_never_below_the_bayes_risk(heads):
 def test_a_pair_that_breaks_the_delta_method():
     # The best mu of mixed signs at these weights: the truth is .397, the delta method says -1.12.
     e, omega = expectations(30), jnp.asarray([[0.2, 0.15]])
-    loss = lambda mu: e.loss(omega, mu[None], (10,), jnp.ones(1), jnp.zeros(()))[0]
+    loss = lambda mu: e.loss(_spectrum(omega, mu[None]), (10,), jnp.ones(1), jnp.zeros(()))[0]
     best = -jnp.linalg.solve(jax.hessian(loss)(jnp.zeros(2)), jax.grad(loss)(jnp.zeros(2)))  # the loss is quadratic in mu
     assert best[0] * best[1] < 0
     assert_close(loss(best), 0.397, rtol=0, atol=6e-4)
@@ -183,7 +189,7 @@ def test_a_pair_that_breaks_the_delta_method():
 @pytest.mark.parametrize(("L", "value"), [(30, 0.4885), (100, 0.2356), (300, 0.0961)])
 def test_the_best_head_has_the_known_loss(L, value):
     e = expectations(L)
-    function = jax.jit(jax.value_and_grad(lambda y: e.loss(y[:1, None], y[1:, None], (10,), jnp.ones(1), jnp.zeros(()))[0]))
+    function = jax.jit(jax.value_and_grad(lambda y: e.loss(_spectrum(y[:1, None], y[1:, None]), (10,), jnp.ones(1), jnp.zeros(()))[0]))
     found = minimize(lambda y: tuple(map(np.asarray, function(jnp.asarray(y)))), [0.3, 2.5], jac=True, method="BFGS")
     assert_close(found.fun, value, rtol=0, atol=2e-4)  # the sheet rounds, and says .2354 for L = 100 in another place
 
@@ -194,7 +200,8 @@ def test_many_tokens():
     limit = (1 - 2 * x) ** (-d / 2) * (1 / x + 1 / (1 - 2 * x))
 
     def best(L):
-        loss = lambda mu: expectations(L).loss(jnp.sqrt(jnp.full((1, 1), x)), jnp.full((1, 1), mu), (d,), jnp.ones(1), jnp.zeros(()))[0]
+        at = lambda mu, x=x: _spectrum(jnp.sqrt(jnp.full((1, 1), x)), jnp.full((1, 1), mu))
+        loss = lambda mu, L=L, at=at: expectations(L).loss(at(mu), (d,), jnp.ones(1), jnp.zeros(()))[0]
         B = (loss(1.0) + loss(-1.0)) / 2 - 1
         return L * (1 - ((loss(-1.0) - loss(1.0)) / 4) ** 2 / B)
 
@@ -206,7 +213,7 @@ def test_many_tokens():
 @pytest.mark.parametrize("heads", [1, 3])
 def test_gradients_are_finite_differences(heads):
     e, (omega, mu) = expectations(100), map(jnp.asarray, _weights(heads, 3))
-    loss = lambda omega, mu: jnp.sum(e.loss(omega, mu, (10, 10), jnp.asarray([10.0, 5.0]), jnp.asarray(0.5)))
+    loss = lambda omega, mu: jnp.sum(e.loss(_spectrum(omega, mu), (10, 10), jnp.asarray([10.0, 5.0]), jnp.asarray(0.5)))
     for at in (omega, jnp.zeros_like(omega)):  # silent heads too: nothing has a root there
         gradients = jax.grad(loss, (0, 1))(at, mu)
         direction = [jnp.asarray(part) for part in _weights(heads, 7)]
@@ -218,13 +225,13 @@ def test_gradients_are_finite_differences(heads):
 
 def test_two_equal_heads_are_one():
     e, omega, mu = expectations(100), jnp.asarray([[0.3], [0.1]]), jnp.asarray([[2.0], [0.5]])
-    loss = lambda omega, mu: e.loss(omega, mu, (10, 10), jnp.asarray([10.0, 10.0]), jnp.asarray(0.5))
+    loss = lambda omega, mu: e.loss(_spectrum(omega, mu), (10, 10), jnp.asarray([10.0, 10.0]), jnp.asarray(0.5))
     assert_close(loss(jnp.tile(omega, (1, 2)), jnp.tile(mu / 2, (1, 2))), loss(omega, mu), rtol=1e-7)  # series against table
 
 
 def test_six_queries_per_task_are_enough():
     e, (omega, mu) = expectations(100), map(jnp.asarray, _weights(3, 11, tasks=3, size=0.15))
-    loss = lambda queries: e.loss(omega, mu, (10, 10, 10), jnp.full(3, 10.0), jnp.asarray(0.5), queries=queries)
+    loss = lambda queries: e.loss(_spectrum(omega, mu), (10, 10, 10), jnp.full(3, 10.0), jnp.asarray(0.5), queries=queries)
     assert_close(loss(None), loss(10), rtol=1e-6)
 
 

@@ -30,6 +30,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 from scipy.special import roots_genlaguerre
 
+from spectral_ode.systems.softmax._leading import Spectrum
 from spectral_ode.systems.softmax._tables import LARGEST, RANK, SPAN, TAU, TERMS, tables
 
 QUERIES = {1: 16, 2: 10}  # Gauss-Laguerre nodes per task for so many tasks, 6 for more: at most about 200 points for three
@@ -80,8 +81,7 @@ class Expectations(eqx.Module):
 
     def loss(
         self,
-        omega: Float[Array, "tasks heads"],
-        mu: Float[Array, "tasks heads"],
+        spectrum: Spectrum,
         dimensions: tuple[int, ...],
         signal: Float[Array, " tasks"],
         noise: Float[Array, ""],
@@ -89,6 +89,7 @@ class Expectations(eqx.Module):
         queries: int | tuple[int, ...] | None = None,
     ) -> Float[Array, " tasks"]:
         """Mean squared error of each task at a noise-free query label; `noise` is sigma^2, `queries` the nodes, per task or for all."""
+        mu, omega = (part.T for part in spectrum)  # tasks x heads: averages over queries act on tasks
         h, g = np.triu_indices(omega.shape[1], 1)
         square, weight = (jnp.asarray(x, omega.dtype) for x in query_rule(dimensions, queries))
         weighted = weight[:, None] * square / jnp.asarray(dimensions, omega.dtype)[None]
@@ -160,11 +161,11 @@ def query_rule(dimensions: tuple[int, ...], queries: int | tuple[int, ...] | Non
 
 
 def in_range(
-    omega: Float[Array, "tasks heads"], dimensions: tuple[int, ...], *, queries: int | tuple[int, ...] | None = None
+    omega: Float[Array, "heads tasks"], dimensions: tuple[int, ...], *, queries: int | tuple[int, ...] | None = None
 ) -> Bool[Array, ""]:
     """Whether the tables reach the scores of all queries that `Expectations.loss` averages over; outside they extrapolate, wildly."""
     square, _ = query_rule(dimensions, queries)
-    return jnp.all(jnp.asarray(square, omega.dtype) @ omega**2 <= LARGEST)
+    return jnp.all(jnp.asarray(square, omega.dtype) @ omega.T**2 <= LARGEST)
 
 
 def expectations(L: int) -> Expectations:
