@@ -18,7 +18,7 @@ from spectral_ode.problem import Problem
 from validate.experiment import Experiment
 from validate.trials import held_out, plateau_weights
 
-SECONDS = (60, 20)
+SECONDS = (20, 8)
 CONTEXTS = (16, 32, 64, 128, 256, 512, 1024)
 SHOWN = 2  # the plateau of panel a
 CAPTION = (

@@ -19,7 +19,7 @@ from spectral_ode.problem import Problem
 from spectral_ode.systems.linear import Separate
 from validate.experiment import Experiment
 
-SECONDS = (60, 25)
+SECONDS = (20, 10)
 FRAMES = (140, 12)  # full, fast
 CAPTION = (
     "Saddle to saddle in motion. Left: loss of training (pale) and of the population flow (orange). Middle: value weights of the "

@@ -15,7 +15,7 @@ from spectral_ode.problem import Problem
 from spectral_ode.systems.linear import Merged
 from validate.experiment import Experiment
 
-SECONDS = (40, 12)
+SECONDS = (10, 5)
 CAPTION = (
     "Linear attention with merged key and query learns in one abrupt drop. (a) Loss of attention with all blocks trained (pale) "
     "and of the two-layer linear network on the cubic feature z from the same starts on the same 5,000 sequences (solid); dashed: "

@@ -15,7 +15,7 @@ from spectral_ode.problem import Problem
 from spectral_ode.systems.linear import Separate
 from validate.experiment import Experiment
 
-SECONDS = (40, 10)
+SECONDS = (30, 5)
 CAPTION = (
     "Heads of rank two (D = 8, nine heads), one run of the preset of Figure 4. (a) The first head to learn: its value weight grows "
     "with the first eigenvector, so the second one follows without a plateau (dashed: population flow). (b) Contribution v K^T Q "

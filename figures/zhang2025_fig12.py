@@ -6,7 +6,7 @@ from figures import ranks
 from spectral_ode.problem import Problem
 from validate.experiment import Experiment
 
-SECONDS = (170, 30)
+SECONDS = (145, 15)
 CAPTION = (
     "Ranks 3, 5, 6 and 7, otherwise as in Figure 4: training dwells at multiples of the rank and, at the end, at D = 8. Pale: "
     "training, six runs; dashed: population flow from the same starts; dark lines: plateau losses at multiples of the rank; faint "

@@ -8,7 +8,7 @@ from spectral_ode import document
 from spectral_ode.problem import Problem
 from validate.experiment import Experiment
 
-SECONDS = (60, 20)
+SECONDS = (10, 5)
 SHARES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 NAMES = ("in-weight test", "in-context test")
 CAPTION = (

@@ -17,7 +17,7 @@ from spectral_ode.problem import Problem
 from spectral_ode.systems.linear import Separate
 from validate.experiment import Experiment
 
-SECONDS = (60, 15)
+SECONDS = (20, 8)
 CAPTION = (
     "Linear attention with separate key and query learns one eigenvector of the token covariance at a time. (a) Loss of six runs "
     "(pale), with population flow (orange) and reduced ODE (dashed) of the first; grey lines: plateau losses, eq. 19. (b) Value "

@@ -6,7 +6,7 @@ from figures import ranks
 from spectral_ode.problem import Problem
 from validate.experiment import Experiment
 
-SECONDS = (170, 30)
+SECONDS = (135, 12)
 CAPTION = (
     "Rank of key and query, D = 8, nine heads, eigenvalues proportional to 1/d. Pale: training of all blocks, six runs; dashed: "
     "population flow from the same starts. Dark lines: plateau losses at multiples of the rank, where training dwells; faint "

@@ -10,7 +10,7 @@ from spectral_ode.problem import Problem
 from validate.experiment import Experiment
 from validate.metrics import count_drops
 
-SECONDS = (110, 10)
+SECONDS = (155, 5)
 CAPTION = (
     "Softmax attention, all blocks trained, six runs each on 5,000 (a) and 1,000 (b) sequences, in the script's units. (a) Merged "
     "key and query: one drop. (b) Separate key and query of rank one: several drops, with plateaus between. No equations are "

@@ -14,7 +14,7 @@ from spectral_ode import document
 from spectral_ode.problem import Problem
 from validate.experiment import Experiment
 
-SECONDS = (75, 25)
+SECONDS = (40, 10)
 SCALES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 CAPTION = (
     "The start scale decides between saddle-to-saddle and lazy learning. (a) Loss of the first run for start scales from 0.01 to "
