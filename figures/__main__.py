@@ -88,7 +88,10 @@ def _announce(modules: dict[str, ModuleType], work: dict[str, dict[str, Problem]
             seconds += about
             print(f"{name}: will compute {', '.join(todo)} (about {about:.0f} s on two cores)", file=sys.stderr)
     if seconds:
-        print(f"in all about {seconds / 60:.1f} minutes on two cores, up to twice that while programs are compiled for the first time", file=sys.stderr)
+        print(
+            f"in all about {seconds / 60:.1f} minutes on two cores, up to twice that while programs are compiled for the first time",
+            file=sys.stderr,
+        )
 
 
 def _picture(module: ModuleType, experiments: dict[str, Any], out: Path, name: str, kind: str, progress: Terminal) -> Path:
