@@ -46,8 +46,8 @@ def separate(system, problem: Problem) -> tuple[Claim, ...]:
             name="plateau losses",
             place="eq. 19",
             exactness="asymptotic in the start scale",
-            bound=PLATEAU[min(rank, 2)] * max(1.0, small ** (3 if rank == 1 else 1)),
-            reason="1e-6 at start scale 0.01: idle heads change the loss at third order in their size; rank above one: see docs/rank.md",
+            bound=1e-6 * max(1.0, small ** (3 if rank == 1 else 2)),
+            reason="1e-6 at start scale 0.01; idle heads add a third order in their size, ranks above one stay below a quadratic bound too",
             first="closed form",
             second="population",
             metric="plateau losses",
@@ -151,9 +151,6 @@ def _tied(system) -> str:
     gain = jnp.sort(system.data.gain)
     tied = bool(jnp.any(jnp.diff(gain) < 0.01 * gain[1:]))
     return "two directions take equally much from the loss, so that a misaligned head does not turn" if tied else ""
-
-
-PLATEAU = {1: 1e-6, 2: 1e-3}  # relative error of plateau losses at start scale 0.01
 
 
 def _diagonal(system, weights: SeparateWeights) -> Float[Array, " d"]:
