@@ -23,8 +23,6 @@ from simulate.tasks import TESTS, prefixes
 from simulate.train import Step, descend, sgd, stack
 from spectral_ode.problem import BadInput
 
-METHODS = ("auto", "moments", "gram", "attention")
-
 
 def replay(
     recording: Recording,

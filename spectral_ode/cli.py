@@ -9,12 +9,13 @@ import json
 import math
 import os
 import sys
+import typing
 from collections.abc import Iterable
 from typing import Any
 
 from spectral_ode import document, flags, systems
 from spectral_ode.document import nearest
-from spectral_ode.problem import BadInput, Problem
+from spectral_ode.problem import BadInput, Problem, Training
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -96,8 +97,8 @@ def _run(options: argparse.Namespace) -> int:
 
 def _replay(options: argparse.Namespace) -> int:
     bound = _number("--bound", options.bound)
-    _choice("--dtype", options.dtype, ("float32", "float64"))
-    _choice("--method", options.method, ("auto", "moments", "gram", "attention"))
+    for name in ("dtype", "method"):
+        _choice(f"--{name}", getattr(options, name), typing.get_args(typing.get_type_hints(Training)[name]))
     for path in options.files:
         if not os.path.isfile(path):
             raise BadInput(f"there is no file {path}")

@@ -40,6 +40,12 @@ def _above_zero(name: str, value: float) -> None:
     _require(math.isfinite(value) and value > 0, f"{name} is {value:g}, but it must be a positive number")
 
 
+def _moderate(name: str, value: float, least: float, most: float) -> None:
+    """A positive number of a size that float64 can square and cube along the way."""
+    _above_zero(name, value)
+    _require(least <= value <= most, f"{name} is {value:g}, but it must lie between {least:g} and {most:g}")
+
+
 def _at_least(name: str, value: int, least: int) -> None:
     _require(value >= least, f"{name} is {value}, but it must be a whole number of at least {least}")
 
@@ -64,12 +70,12 @@ class Regression:
     def __post_init__(self) -> None:
         _require(len(self.spectrum) > 0, "task.spectrum is empty, but it needs at least one eigenvalue")
         for eigenvalue in self.spectrum:
-            _above_zero("an eigenvalue of task.spectrum", eigenvalue)
+            _moderate("an eigenvalue of task.spectrum", eigenvalue, 1e-6, 1e6)
         _at_least("task.context", self.context, 1)
         _require(math.isfinite(self.noise) and self.noise >= 0, f"task.noise is {self.noise:g}, but it must be zero or a positive number")
         _at_least("task.rotation", self.rotation, 0)
         for variance in self.prior:
-            _above_zero("a variance of task.prior", variance)
+            _moderate("a variance of task.prior", variance, 1e-6, 1e6)
         d = len(self.spectrum)
         _require(len(self.prior) in (1, d), f"task.prior has {len(self.prior)} values, but it needs one, or one per eigenvalue: {d}")
         _one_of("task.lengths", self.lengths, ("full", "all"))
@@ -111,7 +117,7 @@ class Start:
     scale: float = _documented(0.01, "start scale w0")
 
     def __post_init__(self) -> None:
-        _above_zero("start.scale", self.scale)
+        _moderate("start.scale", self.scale, 1e-12, 1e3)
 
 
 @dataclass(frozen=True, kw_only=True)

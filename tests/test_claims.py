@@ -142,6 +142,16 @@ def test_a_solve_that_stopped_early_fails_with_its_sentence():
     assert "after 30 steps" in verdict.note
 
 
+def test_a_trajectory_that_never_left_its_start_is_not_asked_where_it_ended(experiment):
+    population = experiment.rungs["population"]
+    cut = eqx.tree_at(
+        lambda t: (t.time, t.observables), population, jax.tree.map(lambda leaf: leaf[:, :1], (population.time, population.observables))
+    )
+    verdict = _verdict(check(_with(experiment, rungs=experiment.rungs | {"population": cut})), "last loss")
+    assert verdict.ok is None
+    assert "ended at its start" in verdict.note
+
+
 def test_higher_rank_skips_the_reduced_rung_and_says_why():
     ranked = perform(replace(SMALL, horizon=300.0, points=50, attention=SeparateHeads(heads=2, rank=2)))
     assert "reduced" not in ranked.rungs

@@ -33,6 +33,11 @@ BAD = {
         for name in ("start", "task", "data", "noise")
         for bad in (-1, 2**31)
     },
+    "eigenvalue-huge": ("task.spectrum", changed(Regression, spectrum=(1e300, 1.0))),
+    "eigenvalue-tiny": ("task.spectrum", changed(Regression, spectrum=(1e-300,))),
+    "variance-huge": ("task.prior", changed(Regression, prior=(1e7,))),
+    "start-scale-huge": ("start.scale", changed(Start, scale=1e4)),
+    "start-scale-tiny": ("start.scale", changed(Start, scale=1e-13)),
     "spectrum-empty": ("task.spectrum", changed(Regression, spectrum=())),
     "context-0": ("task.context", changed(Regression, context=0)),
     "rotation-negative": ("task.rotation", changed(Regression, rotation=-1)),

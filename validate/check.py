@@ -104,6 +104,8 @@ def _drift(claim: Conserved, experiment: Experiment) -> float:
 def _limit(claim: Limit, experiment: Experiment) -> Measured:
     rung = experiment.rungs[claim.rung]
     value = np.asarray(rung[claim.observable])
+    if value.shape[1] < 2:
+        raise Unmet("the trajectory ended at its start")
     # Only runs that are past the phase and at rest can be asked where they ended.
     arrived = np.isfinite(np.asarray(rung.phases[claim.after])) & (np.abs(value[:, -1] / value[:, -2] - 1) < claim.bound)
     if not arrived.any():

@@ -13,16 +13,13 @@ def blocks(system, problem: Problem) -> tuple[Claim, ...]:
     from spectral_ode.systems.linear.merged import Merged
     from spectral_ode.systems.linear.separate import Separate
 
-    rough = max(1.0, shared.sampled(problem))
-    claims: list[Claim] = [shared.same_training()]
     if problem.attention.activation == "softmax":
         return ()
+    rough = max(1.0, shared.sampled(problem))
+    claims: list[Claim] = [shared.same_training()]
     if problem.task.in_context == 1:
         acting = (Merged if problem.attention.kind == "merged" else Separate).from_problem(problem)
-
-        def embedded(weights):
-            return system.project(acting.weights_field(weights))
-
+        flat = lambda tree: jnp.concatenate([leaf.reshape(-1) for leaf in jax.tree.leaves(tree)])
         claims.append(
             Identity(
                 name="with a task for each sequence: the flow of the acting blocks, and none of the others",
@@ -30,10 +27,8 @@ def blocks(system, problem: Problem) -> tuple[Claim, ...]:
                 exactness="exact",
                 bound=1e-12,
                 reason="the same algebra in float64, the zero blocks by symmetry under w -> -w",
-                left=lambda weights: jnp.concatenate(
-                    [leaf.reshape(-1) for leaf in jax.tree.leaves(system.vector_field(jnp.zeros(()), system.project(weights)))]
-                ),
-                right=lambda weights: jnp.concatenate([leaf.reshape(-1) for leaf in jax.tree.leaves(embedded(weights))]),
+                left=lambda weights: flat(system.vector_field(jnp.zeros(()), system.project(weights))),
+                right=lambda weights: flat(system.project(acting.weights_field(weights))),
             )
         )
     elif problem.training.test_sequences > 0:
