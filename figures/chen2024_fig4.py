@@ -6,6 +6,7 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 from figures import panels, style
+from spectral_ode import marchenko_pastur
 from spectral_ode.problem import Problem
 from spectral_ode.systems.softmax import _optimal
 from spectral_ode.systems.softmax._leading import Tasks
@@ -39,7 +40,7 @@ def draw(experiments: dict[str, Experiment]) -> Figure:
         for index, heads in enumerate(HEADS):
             bound = [float(np.mean(_optimal.lower_bound(heads, risk(gamma)))) for gamma in GAMMA]
             axes.loglog(GAMMA, bound, color=style.color(index), label=f"lower bound, $H = {heads}$")
-        axes.loglog(GAMMA, _optimal.bayes_risk(jnp.asarray(GAMMA)), label="Bayes risk", **(panels.DASHED | {"linewidth": 1.2}))
+        axes.loglog(GAMMA, marchenko_pastur.bayes_risk(jnp.asarray(GAMMA)), label="Bayes risk", **panels.dashed(1.2))
         axes.set_xlabel(r"$\bar d / L$")
         axes.set_ylabel("risk per task / signal")
         axes.set_ylim(5e-3, 1.3)

@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 
 from figures import panels, style
 from figures.chen2024_fig4 import GAMMA, risk
+from spectral_ode import marchenko_pastur
 from spectral_ode.problem import Problem
 from spectral_ode.systems.softmax import _optimal
 from validate.experiment import Experiment
@@ -36,9 +37,12 @@ def draw(experiments: dict[str, Experiment]) -> Figure:
         axes.loglog(GAMMA, each(_optimal.one_head), color=style.color(1), label="OptS: one head, ten tasks", linewidth=1.8)
         for index, penalty in enumerate(PENALTIES):
             axes.loglog(
-                GAMMA, _optimal.ridge_risk(jnp.asarray(GAMMA), penalty), color=style.color(2 + index), label=f"ridge, penalty {penalty:g}"
+                GAMMA,
+                marchenko_pastur.ridge_risk(jnp.asarray(GAMMA), penalty),
+                color=style.color(2 + index),
+                label=f"ridge, penalty {penalty:g}",
             )
-        axes.loglog(GAMMA, _optimal.bayes_risk(jnp.asarray(GAMMA)), label="Bayes risk", **(panels.DASHED | {"linewidth": 1.2}))
+        axes.loglog(GAMMA, marchenko_pastur.bayes_risk(jnp.asarray(GAMMA)), label="Bayes risk", **panels.dashed(1.2))
         axes.set_xlabel(r"$\bar d / L$")
         axes.set_ylabel("risk per task / signal")
         axes.set_ylim(5e-3, 2.6)

@@ -1,5 +1,7 @@
 """Panels that several figures share: losses of all runs with their theory, in one look."""
 
+from typing import Any
+
 import numpy as np
 from matplotlib.axes import Axes
 
@@ -8,7 +10,12 @@ from spectral_ode import document
 from spectral_ode.problem import Problem
 from validate.experiment import Experiment
 
-DASHED = {"color": style.INK, "linewidth": 0.8, "linestyle": (0, (4, 2))}
+DASHED: dict[str, Any] = {"color": style.INK, "linewidth": 0.8, "linestyle": (0, (4, 2))}
+
+
+def dashed(width: float) -> dict[str, Any]:
+    """The look of a theory, with another line width."""
+    return {**DASHED, "linewidth": width}
 
 
 def small(problem: Problem, fast: bool, **changes: object) -> Problem:

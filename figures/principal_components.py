@@ -45,14 +45,14 @@ def draw(experiments: dict[str, Experiment]) -> Figure:
         errors: dict[int, list[tuple[int, float]]] = {}
         shown = list(experiments.values())[:: max(len(experiments) - 1, 1)]
         for experiment in experiments.values():
-            for m in range(1, len(experiment.problem.task.spectrum)):
+            for m in range(1, len(experiment.problem.regression.spectrum)):
                 ours, direct = predictions(experiment, m)
                 errors.setdefault(m, []).append((experiment.problem.task.context, float(np.mean((ours - direct) ** 2))))
                 if m == SHOWN and experiment in shown:
                     index = shown.index(experiment)
                     label = f"$N = {experiment.problem.task.context}$"
                     scatter.plot(direct[:400], ours[:400], ".", color=style.color(index), markersize=3, label=label)
-        spectrum = next(iter(experiments.values())).problem.task.spectrum
+        spectrum = next(iter(experiments.values())).problem.regression.spectrum
         for m, points in errors.items():
             n, error = np.array(points).T
             slope = np.polyfit(np.log(n[n >= 64]), np.log(error[n >= 64]), 1)[0] if (n >= 64).sum() > 1 else np.nan

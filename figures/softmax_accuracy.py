@@ -6,22 +6,18 @@ omega, with the best mu for each omega in closed form, and compared with the lim
 
 import itertools
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 from figures import panels, style
 from spectral_ode.problem import Problem
-from spectral_ode.systems.softmax import _optimal
-from spectral_ode.systems.softmax._expectations import expectations, in_range
+from spectral_ode.systems.softmax import _optimal, _orders
 from spectral_ode.systems.softmax._leading import Spectrum, Tasks
 from validate.experiment import Experiment
 
 SECONDS = (25, 25)
 DIMENSIONS, LENGTHS = (6, 10, 20, 40), (30, 100, 300, 1000)  # smaller ones leave the tables of the expectations
-NODES = 8  # of the query norm: enough for 1e-5 of the loss at the smallest d, and within the tables
 CAPTION = (
     "One softmax head, one noise-free task of dimension d, context length L. (a) Loss at the limit of gradient flow to leading "
     "order in 1/L, relative to the smallest exact loss: leading order is too optimistic, by O(1/d) even for long contexts, because "
@@ -39,8 +35,8 @@ def draw(experiments: dict[str, Experiment]) -> Figure:
     """Two heat maps."""
     loss, omega = (np.zeros((len(DIMENSIONS), len(LENGTHS))) for _ in range(2))
     for (row, d), (column, L) in itertools.product(enumerate(DIMENSIONS), enumerate(LENGTHS)):
-        exact_loss, exact_omega = best(d, L)
-        leading = _optimal.limit(Tasks(d=[d], S=[1.0], sigma2=0.0, L=L, d_e=1.0))
+        tasks = Tasks(d=[d], S=[1.0], sigma2=0.0, L=L, d_e=1.0)
+        (exact_loss, exact_omega), leading = best(tasks, d), _optimal.limit(tasks)
         loss[row, column] = float(leading.loss[0]) / exact_loss - 1
         omega[row, column] = float(leading.omega[0]) / exact_omega - 1
     with plt.style.context(style.STYLE):
@@ -63,25 +59,12 @@ def draw(experiments: dict[str, Experiment]) -> Figure:
     return figure
 
 
-def best(d: int, L: int) -> tuple[float, float]:
+def best(tasks: Tasks, d: int) -> tuple[float, float]:
     """The smallest exact loss of one head over its signal, and the omega that has it."""
-    exact = expectations(L)
-
-    def reached(omega: jax.Array) -> jax.Array:
-        # Loss = 1 - 2 mu A + mu^2 B: two values of mu give A and B, and the best mu leaves 1 - A^2 / B.
-        at = lambda mu: exact.loss(Spectrum(jnp.full((1, 1), mu), omega[None, None]), (d,), jnp.ones(1), jnp.zeros(()), queries=NODES)[0]
-        one, two = at(1.0), at(-1.0)
-        A, B = (two - one) / 4, (one + two) / 2 - 1
-        return 1 - A**2 / B
-
-    each = jax.jit(jax.vmap(reached))
-    center, width = 1.0 / np.sqrt(d), 0.7 / np.sqrt(d)
-    loss = np.inf
-    for _ in range(4):  # a grid, then finer ones around its best point
-        grid = jnp.linspace(center - width, center + width, 41)
-        losses = each(grid)
-        index = int(jnp.argmin(losses))
-        loss, center, width = float(losses[index]), float(grid[index]), width / 15
-    if not bool(in_range(jnp.full((1, 1), center), (d,), queries=NODES)):
-        raise ValueError(f"omega {center:g} for d = {d} and L = {L} is outside of the tables of the expectations")
-    return loss, center
+    order = _orders.finite(tasks, (d,))
+    limit = order.limit()
+    if float(order.reach(Spectrum(limit.mu[None], limit.omega[None]))) > 1:
+        raise ValueError(
+            f"omega {float(limit.omega[0]):g} for d = {d}, L = {float(tasks.L):g} is outside of the tables of the expectations"
+        )
+    return float(limit.loss[0]), float(limit.omega[0])

@@ -39,7 +39,7 @@ def draw(experiments: dict[str, Experiment]) -> Figure:
             for index, (name, trained, exact) in enumerate(curves):
                 axes.plot(training.time[0] / eta, trained, color=style.pale(index), linewidth=3.2, label=name)
                 axes.plot(flow.time[0] / eta, exact, label="exact flow, every block" if index == 2 else None, **panels.DASHED)
-            panels.title(axes, letter, f"$p = {experiment.problem.task.in_context:g}$")
+            panels.title(axes, letter, f"$p = {experiment.problem.regression.in_context:g}$")
             axes.set_xlim(0, experiment.problem.horizon)
             axes.set_ylim(0, 2.6)
         for axes in grid[-1]:

@@ -3,3 +3,4 @@
 from simulate.attention import MergedAttention as MergedAttention
 from simulate.attention import SeparateAttention as SeparateAttention
 from simulate.train import train as train
+from simulate.unroll import unroll as unroll

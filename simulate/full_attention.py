@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from spectral_ode.weights import FullWeights
+
 
 class Episode(eqx.Module):
     """A context with a query and its labels (or a batch of them)."""
@@ -29,6 +31,15 @@ class FullAttention(eqx.Module):
     value: Float[Array, "heads e z"]
     key: Float[Array, "heads e z"]
     query: Float[Array, "heads e z"]
+
+    @classmethod
+    def from_weights(cls, weights: FullWeights, dtype: str) -> "FullAttention":
+        """The model with these weights."""
+        return cls(*(part.astype(dtype) for part in (weights.output, weights.value, weights.key, weights.query)))
+
+    def weights(self, dtype: str = "float64") -> FullWeights:
+        """The four matrices."""
+        return FullWeights(*(part.astype(dtype) for part in (self.output, self.value, self.key, self.query)))
 
     def __call__(self, context: Float[Array, "z L"], query: Float[Array, " z"]) -> Float[Array, " y"]:
         """The labels of the query."""

@@ -17,10 +17,11 @@ from jaxtyping import Array
 
 from simulate import loss as losses
 from simulate.attention import MergedAttention, SeparateAttention
+from simulate.descent import descend, sgd, stack
 from simulate.full_attention import Episode, Episodes, FullAttention
 from simulate.recording import Recording
+from simulate.sequences import Step
 from simulate.tasks import TESTS, prefixes
-from simulate.train import Step, descend, sgd, stack
 from spectral_ode.problem import BadInput
 
 

@@ -68,13 +68,13 @@ class Sampler(eqx.Module):
         dtype = problem.training.dtype
         lam, sig, basis = directions(problem)
         keys = {name: stream(problem, name, run) for name in ("task", "data", "noise")}
-        sequences, share = problem.training.sequences, problem.task.in_context
+        sequences, share = problem.sequence_training.sequences, problem.regression.in_context
         contexts = problem.contexts
         if test is not None:
             keys = {name: jax.random.fold_in(key, 1 + list(TESTS).index(test)) for name, key in keys.items()}
             # As in the authors' script, tests are on the full context whatever the training is on.
-            sequences, share, contexts = problem.training.test_sequences, TESTS[test], (problem.task.context,)
-        sampling = problem.training.sampling if test is None else "iid"
+            sequences, share, contexts = problem.sequence_training.test_sequences, TESTS[test], (problem.task.context,)
+        sampling = problem.sequence_training.sampling if test is None else "iid"
         even = _even(problem, run, lam.size).astype(dtype) if sampling == "even" else None
         return cls(
             (basis * jnp.sqrt(lam)[None]).astype(dtype),
@@ -140,7 +140,7 @@ def mirrors(sampling: str, d: int) -> np.ndarray:
 
 def _even(problem: Problem, run: int, d: int) -> Float[Array, "draws twice_d"]:
     """Standard normals from a scrambled Sobol sequence, enough for whole batches with their mirror images."""
-    count = -(-problem.training.sequences // BATCH) * BATCH // mirrors("even", d).shape[0]
+    count = -(-problem.sequence_training.sequences // BATCH) * BATCH // mirrors("even", d).shape[0]
     points = qmc.Sobol(2 * d, rng=problem.seed.task + run).random(1 << (count - 1).bit_length())[:count]
     return jax.scipy.special.ndtri(jnp.clip(jnp.asarray(points), 1e-9, 1 - 1e-9))
 

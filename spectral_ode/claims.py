@@ -72,3 +72,17 @@ class Drops(Claim):
     rung: str
     least: int
     most: int
+
+
+def solver_error(theory: float) -> Claim:
+    """The solver's own share of a drop-time gap, against what is asked of the theory."""
+    return Agrees(
+        name="the solver's own error in the drop times",
+        place="ours",
+        exactness="exact",
+        bound=max(1e-3 * theory, 1e-7),
+        reason="a thousandth of what is asked of the theory (1e-7 at the least), so that a gap is the theory's",
+        first="population",
+        second="population, rtol/100",
+        metric="half-drop times",
+    )

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import tomli_w
 
-from spectral_ode.problem import BadInput, Problem
+from spectral_ode.problem import COMPANIONS, BadInput, Problem
 
 PRESETS = Path(__file__).parent / "presets"
 DESCRIPTIVE = ("title", "reference", "headline")  # not part of a problem's identity
@@ -61,7 +61,7 @@ def leaves() -> Iterator[Field]:
 def override(problem: Problem, values: dict[str, Any]) -> Problem:
     """The problem with some fields changed, by dotted names; values may be text, as flags give them, or typed, as TOML does.
 
-    A section that changes its kind keeps what the two kinds have in common.
+    A section that changes its kind keeps what was set and the two kinds have in common.
     """
     known = {leaf.name: leaf for leaf in leaves()}
     nested: dict[str, Any] = {}
@@ -71,13 +71,22 @@ def override(problem: Problem, values: dict[str, Any]) -> Problem:
         section, _, rest = name.rpartition(".")
         nested.setdefault(section, {})[rest] = coerce(known[name], value)
     top = nested.pop("", {})
+    task = _kind(problem, "task", nested.get("task", {}))
+    if task is not type(problem.task):  # sections whose kind was not asked for follow the kind of the task
+        for section, classes in COMPANIONS[task].items():
+            nested[section] = {"kind": classes[0].kind} | nested.get(section, {})
     # Sections are exchanged together with the top level, so that checks across sections see the final values only.
     return replace(problem, **top, **{section: _section(problem, section, changes, known) for section, changes in nested.items()})
 
 
+def _kind(problem: Problem, section: str, changes: dict[str, Any]) -> type:
+    """The class that a section has after some changes."""
+    now = getattr(problem, section)
+    return sections()[section].get(changes.get("kind", getattr(now, "kind", "")), type(now))
+
+
 def _section(problem: Problem, section: str, changes: dict[str, Any], known: dict[str, Field]) -> Any:
-    kinds, now = sections()[section], getattr(problem, section)
-    option = kinds.get(changes.get("kind", getattr(now, "kind", "")), type(now))
+    now, option = getattr(problem, section), _kind(problem, section, changes)
     names = {entry.name for entry in fields(option)}
     for name in changes:
         if name not in names:
@@ -85,7 +94,7 @@ def _section(problem: Problem, section: str, changes: dict[str, Any], known: dic
             raise BadInput(f"{section}.{name} belongs to {section}.kind {belongs}, but the kind is {getattr(option, 'kind', '')}")
     if option is type(now):
         return replace(now, **changes)
-    kept = {name: value for name, value in vars(now).items() if name in names and name != "kind"}
+    kept = {entry.name: value for entry in fields(now) if entry.name in names and (value := getattr(now, entry.name)) != entry.default}
     return option(**(kept | changes))
 
 
@@ -108,10 +117,11 @@ def coerce(leaf: Field, value: Any) -> Any:
             raise wrong
         return value
     if origin is tuple:
-        parts = value.split(",") if isinstance(value, str) else value
+        parts = (value.split(",") if value else []) if isinstance(value, str) else value
         if not isinstance(parts, list | tuple):
             raise wrong
-        return tuple(coerce(Field(f"an entry of {leaf.name}", float, None, ""), part) for part in parts)
+        entry = typing.get_args(kind)[0]
+        return tuple(coerce(Field(f"an entry of {leaf.name}", entry, None, ""), part) for part in parts)
     if kind is bool:
         words = {"true": True, "false": False}
         if isinstance(value, bool) or str(value).lower() in words:
@@ -203,7 +213,8 @@ def to_dict(problem: Problem) -> dict[str, Any]:
 
 def to_toml(problem: Problem) -> str:
     """The resolved problem as TOML, ready to run again."""
-    return tomli_w.dumps(to_dict(problem))
+    unset = lambda value: {k: unset(v) for k, v in value.items() if v is not None} if isinstance(value, dict) else value  # TOML has no null
+    return tomli_w.dumps(unset(to_dict(problem)))
 
 
 def identity(problem: Problem) -> str:

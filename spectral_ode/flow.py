@@ -1,5 +1,7 @@
 """The exact gradient flow of the full weights on the population loss: the rung between a reduction and training."""
 
+import abc
+
 from jaxtyping import Array, Float
 
 from spectral_ode.claims import Claim
@@ -7,17 +9,33 @@ from spectral_ode.problem import Problem
 from spectral_ode.system import AbstractSystem, Observed, Weights
 
 
+class AbstractReduction(AbstractSystem):
+    """A system whose population loss is known for all weights of the model, so that their exact flow can be integrated."""
+
+    @abc.abstractmethod
+    def population_loss(self, weights: Weights) -> Float[Array, ""]:
+        """The loss on infinitely many sequences, as a function of full weights."""
+
+    @abc.abstractmethod
+    def weights_field(self, weights: Weights) -> Weights:
+        """The exact gradient flow of the full weights on the population loss."""
+
+    def population(self) -> "PopulationFlow":
+        """The flow of the weights."""
+        return PopulationFlow(self)
+
+
 class PopulationFlow(AbstractSystem):
     """State = full weights, field = the gradient flow of `reduction.population_loss`; everything is asked of the reduction."""
 
-    reduction: AbstractSystem
+    reduction: AbstractReduction
 
     @classmethod
     def from_problem(cls, problem: Problem) -> "PopulationFlow":
         """The population flow of the problem's own reduction."""
         from spectral_ode import systems
 
-        return cls(systems.load(problem.system).from_problem(problem))
+        return systems.load(problem.system).from_problem(problem).population()
 
     def missing(self, problem: Problem) -> dict[str, str]:
         """What the reduction says of itself."""
@@ -47,13 +65,9 @@ class PopulationFlow(AbstractSystem):
         """The reduction's landmarks."""
         return self.reduction.landmarks()
 
-    def population_loss(self, weights: Weights) -> Float[Array, ""]:
-        """The reduction's population loss."""
-        return self.reduction.population_loss(weights)
-
-    def weights_field(self, weights: Weights) -> Weights:
-        """The same as `vector_field`."""
-        return self.reduction.weights_field(weights)
+    def population(self) -> "PopulationFlow":
+        """Itself."""
+        return self
 
     def forecast(self, weights: Weights) -> dict[str, Array]:
         """Forecasts belong to the reduction."""

@@ -7,16 +7,26 @@ import equinox as eqx
 from jaxtyping import Array, Float
 
 from spectral_ode.claims import Claim
-from spectral_ode.problem import Problem
+from spectral_ode.problem import BadInput, Problem
 
 State = Any  # a tree of float arrays: the state of one reduction
 Weights = Any  # one of the containers of `spectral_ode.weights`
 Observed = dict[str, Array]
 
 
+FIRST = {"linear-regression": "linear.separate", "multi-task": "softmax.balanced", "sparse-regression": "sparse.depth"}
+
+
+def require_task(problem: Problem, name: str, kind: str) -> None:
+    """Raise `BadInput` unless the task is of the kind that a system is for; named is a system for the kind it has."""
+    if problem.task.kind != kind:
+        raise BadInput(f"system {name} is for task.kind {kind}, but it is {problem.task.kind}; use --system {FIRST[problem.task.kind]}")
+
+
 class AbstractSystem(eqx.Module):
     """One reduction, as a paper states it. Subclasses are final; each lives in a file of `spectral_ode.systems`."""
 
+    labels: ClassVar[dict[str, str]] = {"reduced": "reduced ODE", "population": "population flow of all weights"}  # rungs in pictures
     every_block: ClassVar[bool] = False  # whether `observe_weights` asks a trained model for all its blocks instead of the acting ones
 
     @classmethod
@@ -53,12 +63,8 @@ class AbstractSystem(eqx.Module):
         """Levels worth a line in a picture: observable -> label -> value, the loss first, its levels from the start to the end."""
 
     @abc.abstractmethod
-    def population_loss(self, weights: Weights) -> Float[Array, ""]:
-        """The loss on infinitely many sequences, as a function of full weights."""
-
-    @abc.abstractmethod
-    def weights_field(self, weights: Weights) -> Weights:
-        """The exact gradient flow of the full weights on the population loss."""
+    def population(self) -> "AbstractSystem":
+        """The exact gradient flow on infinitely many sequences: the rung between this reduction and training."""
 
     @abc.abstractmethod
     def forecast(self, weights: Weights) -> dict[str, Array]:

@@ -23,3 +23,10 @@ def system(request):
     """Every system there is, on its default problem: a new file is covered on arrival."""
     problem = of_system(Problem(), request.param)
     return systems.load(request.param).from_problem(problem), problem
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forget():
+    """Drop the compiled programs of a file: all together they need more memory maps than Linux gives a process, which then crashes."""
+    yield
+    jax.clear_caches()

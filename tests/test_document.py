@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spectral_ode import document, systems
-from spectral_ode.problem import BadInput, MergedHeads, Problem, Regression, Seed, SeparateHeads, Solver, Start, Training
+from spectral_ode.problem import BadInput, EpisodeTraining, MergedHeads, Problem, Regression, Seed, SeparateHeads, Solver, Start, Training
 
 SECTIONS = ("task", "attention", "start", "training", "solver", "seed")
 
@@ -151,36 +151,85 @@ def test_a_whole_number_may_be_written_as_a_float_and_a_float_as_a_whole_number(
     assert (problem.points, type(problem.points), problem.horizon, type(problem.horizon)) == (50, int, 70.0, float)
 
 
+TRAINED = {"task.kind": "sparse-regression", "training.kind": "adam", "start.kind": "random"}
+BASES = [
+    Problem(),
+    document.override(Problem(), {"task.kind": "multi-task"}),
+    document.override(Problem(), {"task.kind": "sparse-regression", "horizon": 20}),
+    document.override(Problem(), {"task.kind": "sparse-regression", "training.kind": "gains", "start.kind": "gains"}),
+    document.override(Problem(), TRAINED | {"attention.kind": "linear-transformer"}),
+    document.override(Problem(), TRAINED | {"attention.kind": "softmax-transformer"}),
+]
+PARTNERS = {"training.changes": {"training.rates": (0.01,)}, "training.rates": {"training.changes": (20.0,)}}  # of the same length
+VALUES = {
+    "solver.atol": 1e-12,
+    "task.prior": (0.5,),
+    "task.dimension": 30,
+    "task.signal": (0.5,),
+    "attention.embedding": 40,
+    "task.tested": (7, 8),
+    "start.preferred": (2, 1, 1),
+    "start.omega": 0.5,
+    "start.mu": 0.5,
+    "training.changes": (10.0,),
+    "training.rates": (0.03,),
+    "training.queries": 10,
+    "attention.width": 64,
+}
+
+
+def home(leaf):
+    """A problem that has the field."""
+    section = leaf.name.rpartition(".")[0]
+    return next(base for base in BASES if not leaf.kinds or getattr(base, section).kind in leaf.kinds)
+
+
 def other(leaf):
-    """A valid value that is not the default."""
+    """A valid value that is not the default, with whatever must change beside it."""
+    value = VALUES.get(leaf.name)
     if typing.get_origin(leaf.type) is typing.Literal:
-        return next(word for word in typing.get_args(leaf.type) if word != leaf.default)
-    if leaf.name == "solver.atol":
-        return 1e-12
-    if leaf.name == "task.prior":
-        return (0.5,)
-    change = {bool: lambda x: not x, int: lambda x: x + 1, float: lambda x: x / 2 or 0.5, str: lambda x: x + "a"}
-    return change.get(leaf.type, lambda x: (*x, 0.05))(leaf.default)
+        value = next(word for word in typing.get_args(leaf.type) if word != leaf.default)
+    elif value is None:
+        change = {bool: lambda x: not x, int: lambda x: x + 1, float: lambda x: x / 2 or 0.5, str: lambda x: x + "a"}
+        value = change.get(leaf.type, lambda x: (*x, type(x[0])(0.05) or 5))(leaf.default)
+    return {leaf.name: value} | PARTNERS.get(leaf.name, {})
 
 
 CHANGEABLE = [
-    leaf for leaf in document.leaves() if typing.get_origin(leaf.type) is not typing.Literal or len(typing.get_args(leaf.type)) > 1
+    leaf
+    for leaf in document.leaves()
+    if leaf.name not in ("start.kind", "training.kind")  # they follow the kind of the task
+    and (typing.get_origin(leaf.type) is not typing.Literal or len(typing.get_args(leaf.type)) > 1)
 ]
 
 
 @pytest.mark.parametrize("leaf", CHANGEABLE, ids=lambda leaf: leaf.name)
 def test_identity_is_what_is_computed_and_not_how_it_is_described(leaf):
-    changed = document.override(Problem(), {leaf.name: other(leaf)})
-    assert changed != Problem()
+    before = home(leaf)
+    changed = document.override(before, other(leaf))
+    assert changed != before
     assert re.fullmatch("[0-9a-f]{12}", document.identity(changed))
-    assert (document.identity(changed) == document.identity(Problem())) == (leaf.name in ("title", "reference", "headline"))
+    assert (document.identity(changed) == document.identity(before)) == (leaf.name in ("title", "reference", "headline"))
 
 
 @pytest.mark.parametrize("leaf", CHANGEABLE, ids=lambda leaf: leaf.name)
 def test_every_field_can_be_set_by_text_as_flags_give_it(leaf):
-    value = other(leaf)
-    text = ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
-    assert document.override(Problem(), {leaf.name: text}) == document.override(Problem(), {leaf.name: value})
+    values = other(leaf)
+    text = {name: ", ".join(map(str, value)) if isinstance(value, tuple) else str(value) for name, value in values.items()}
+    assert document.override(home(leaf), text) == document.override(home(leaf), values)
+
+
+def test_the_other_sections_follow_the_kind_of_the_task_unless_they_are_asked_for():
+    full = document.override(Problem(), {"task.kind": "multi-task", "training.contexts": "7"})
+    assert (full.attention.kind, full.start.kind, full.training.kind) == ("full", "decomposable", "episodes")
+    assert (full.training.contexts, full.training.learning_rate) == (7, EpisodeTraining().learning_rate)
+    assert document.override(full, {"start.kind": "balanced"}).start.kind == "balanced"
+    back = document.override(full, {"task.kind": "linear-regression"})
+    assert (back.attention.kind, back.start.kind, back.training.kind) == ("separate", "random", "sequences")
+    with pytest.raises(BadInput, match=r"attention.kind is merged, but task.kind multi-task goes with full; use --attention.kind full"):
+        document.override(Problem(), {"task.kind": "multi-task", "attention.kind": "merged"})
+    with pytest.raises(BadInput, match=r"start.kind is balanced, but task.kind linear-regression goes with random"):
+        document.override(Problem(), {"start.kind": "balanced"})
 
 
 def test_overrides_are_judged_together_and_leave_the_original_alone():
@@ -213,12 +262,23 @@ def test_a_section_that_changes_its_kind_keeps_what_both_kinds_have():
 
 def test_leaves_say_which_kinds_have_a_field():
     kinds = {leaf.name: leaf.kinds for leaf in document.leaves() if leaf.name.startswith("attention.")}
-    assert kinds == {"attention.kind": (), "attention.heads": (), "attention.rank": ("separate",), "attention.activation": ()}
+    assert kinds["attention.kind"] == kinds["attention.activation"] == ()
+    assert kinds["attention.heads"] == ("separate", "merged", "full", "linear-transformer", "softmax-transformer")
+    assert kinds["attention.rank"] == ("separate",)
+    assert kinds["attention.embedding"] == ("full",)
 
 
 def test_leaves_know_every_field_of_the_written_problem():
-    table = tomllib.loads(document.to_toml(Problem()))
-    flat = {f"{key}.{name}" for key, section in table.items() if isinstance(section, dict) for name in section}
-    flat |= {key for key, value in table.items() if not isinstance(value, dict)}
-    assert {leaf.name for leaf in document.leaves()} == flat
+    flat = set()
+    for base in [
+        *BASES,
+        document.override(BASES[0], {"attention.kind": "merged"}),
+        document.override(BASES[1], {"start.kind": "balanced"}),
+    ]:
+        table = tomllib.loads(document.to_toml(base))
+        flat |= {f"{key}.{name}" for key, section in table.items() if isinstance(section, dict) for name in section}
+        flat |= {key for key, value in table.items() if not isinstance(value, dict)}
+    optional = {"start.omega", "start.mu"}  # unset: not written
+    assert {leaf.name for leaf in document.leaves()} - flat == optional
+    assert flat <= {leaf.name for leaf in document.leaves()}
     assert all(leaf.doc for leaf in document.leaves())

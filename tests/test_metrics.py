@@ -15,6 +15,9 @@ from validate import metrics
 from validate.check import _drops
 from validate.experiment import Experiment
 from validate.metrics import Unmet, count_drops
+from validate.sparse import SPARSE
+from validate.spectral import SPECTRAL
+from validate.spectral_trials import SPECTRAL_TRIALS
 from validate.trials import TRIALS
 
 TIME = np.linspace(0, 100, 1001)
@@ -244,4 +247,4 @@ def test_every_metric_that_a_claim_names_is_there(name):
         problem = replace(problem, task=replace(SMALL.task, in_context=0.5), training=replace(SMALL.training, test_sequences=10))
     named = {claim.metric for claim in systems.load(name).from_problem(problem).claims(problem) if isinstance(claim, Agrees)}
     assert named
-    assert named <= set(metrics.METRICS) | set(TRIALS)
+    assert named <= set(metrics.METRICS) | set(TRIALS) | set(SPARSE) | set(SPECTRAL) | set(SPECTRAL_TRIALS)

@@ -10,6 +10,7 @@ from scipy.integrate import quad, solve_ivp
 from scipy.optimize import minimize
 from scipy.special import hyp2f1
 
+from spectral_ode import marchenko_pastur
 from spectral_ode.systems.softmax import _leading, _optimal
 from spectral_ode.systems.softmax._leading import Spectrum, Tasks
 
@@ -56,9 +57,9 @@ def test_the_table_of_benchmarks(row):
     tasks = Tasks([100 * gamma] * 10, [1.0] * 10, 1.0, 100.0, 33.0)
     attention = (_optimal.limit(tasks).loss, _optimal.one_head(tasks).loss, _optimal.lower_bound(10, tasks))
     risks = [
-        _optimal.bayes_risk(gamma),
-        _optimal.ridge_risk(gamma, 0.05),
-        _optimal.ridge_risk(gamma, 5.0),
+        marchenko_pastur.bayes_risk(gamma),
+        marchenko_pastur.ridge_risk(gamma, 0.05),
+        marchenko_pastur.ridge_risk(gamma, 5.0),
         *(each[0] for each in attention),
     ]
     assert_close(jnp.stack(risks), expected, rtol=0, atol=6e-4)  # three digits were noted
@@ -78,7 +79,9 @@ def test_bayes_and_ridge_risks_against_finite_size(gamma):
             seen[penalty].append(np.sum((np.linalg.solve(X @ X.T / L + penalty * np.eye(d), X @ y / L) - g) ** 2))
     for name, risks in seen.items():
         expected = (
-            _optimal.bayes_risk(gamma, S=S, sigma2=sigma2) if name == "bayes" else _optimal.ridge_risk(gamma, name, S=S, sigma2=sigma2)
+            marchenko_pastur.bayes_risk(gamma, S=S, sigma2=sigma2)
+            if name == "bayes"
+            else marchenko_pastur.ridge_risk(gamma, name, S=S, sigma2=sigma2)
         )
         assert abs(np.mean(risks) - float(expected)) < 3 * np.std(risks) / np.sqrt(len(risks)), name
         assert np.std(risks) / np.sqrt(len(risks)) < 0.05 * expected
@@ -91,17 +94,17 @@ def test_resolvents_against_the_law_itself(gamma, p):
     # s = the middle plus a cosine, which takes away the square roots at the edges
     s = lambda angle: 0.5 * (low + high) + 0.5 * (high - low) * np.cos(angle)
     density = lambda angle: (0.5 * (high - low) * np.sin(angle)) ** 2 / (2 * np.pi * gamma * max(s(angle), 1e-300))
-    for power, ours in enumerate(_optimal._resolvent(jnp.asarray(gamma), jnp.asarray(p)), 1):
+    for power, ours in enumerate(marchenko_pastur.resolvent(jnp.asarray(gamma), jnp.asarray(p)), 1):
         spread = quad(lambda angle, power=power: density(angle) * (p / (p + s(angle))) ** power, 0, np.pi, limit=500, epsabs=1e-12)[0]
         assert_close(ours, spread + max(0.0, 1 - 1 / gamma), rtol=1e-8)
 
 
 def test_without_noise_only_what_the_context_does_not_span_is_missed():
-    assert_close(_optimal.bayes_risk(jnp.asarray([0.5, 2.0, 4.0]), S=3.0, sigma2=0.0), [0.0, 1.5, 2.25])
+    assert_close(marchenko_pastur.bayes_risk(jnp.asarray([0.5, 2.0, 4.0]), S=3.0, sigma2=0.0), [0.0, 1.5, 2.25])
     # The Bayes estimator is the best ridge.
     at = jnp.asarray(0.8 * 0.6 / 1.7)
-    best = lambda penalty: _optimal.ridge_risk(0.8, penalty, S=1.7, sigma2=0.6)
-    assert_close(best(at), _optimal.bayes_risk(0.8, S=1.7, sigma2=0.6))
+    best = lambda penalty: marchenko_pastur.ridge_risk(0.8, penalty, S=1.7, sigma2=0.6)
+    assert_close(best(at), marchenko_pastur.bayes_risk(0.8, S=1.7, sigma2=0.6))
     assert_close(jax.grad(best)(at), 0.0, atol=1e-12)
 
 

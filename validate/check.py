@@ -11,6 +11,9 @@ from spectral_ode import weights
 from spectral_ode.claims import Agrees, Claim, Conserved, Drops, Exact, Identity, Limit
 from validate.experiment import Experiment
 from validate.metrics import METRICS, Measured, Unmet, count_drops
+from validate.sparse import SPARSE
+from validate.spectral import SPECTRAL
+from validate.spectral_trials import SPECTRAL_TRIALS
 from validate.trials import TRIALS
 
 
@@ -73,9 +76,9 @@ def _measure(claim: Claim, experiment: Experiment) -> Measured:
     if isinstance(claim, Drops):
         return _drops(claim, experiment)
     assert isinstance(claim, Agrees)
-    if claim.metric in TRIALS:
-        return TRIALS[claim.metric](experiment)
-    return METRICS[claim.metric](experiment, claim.first, claim.second)
+    if claim.metric in (trials := TRIALS | SPECTRAL_TRIALS | SPARSE):
+        return trials[claim.metric](experiment)
+    return (METRICS | SPECTRAL)[claim.metric](experiment, claim.first, claim.second)
 
 
 def _identity(claim: Identity, experiment: Experiment) -> float:

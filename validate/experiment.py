@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 import equinox as eqx
+import jax
 import numpy as np
 from jaxtyping import Array
 
 import simulate
 from simulate import networks
 from spectral_ode import runtime, systems, weights
-from spectral_ode.flow import PopulationFlow
 from spectral_ode.integrate import solve_problem
 from spectral_ode.problem import Problem
 from spectral_ode.system import AbstractSystem, State, Weights
@@ -63,15 +63,16 @@ def perform(problem: Problem, progress: Progress | None = None, *, train: bool =
             forecast, states = match(system, starts)
             rungs["reduced"] = _solve(system, problem, states)
     if "population" not in missing:
-        flow = PopulationFlow(system)
+        flow = system.population()
         with _stage("population flow", progress, seconds):
-            rungs["population"] = _solve(flow, problem, starts)
+            begin = [flow.project(start) for start in starts]
+            rungs["population"] = _solve(flow, problem, begin)
             tighter = max(problem.solver.rtol / 100, 1e-13)
-            rungs[TIGHTER] = _solve(flow, problem, starts, rtol=tighter, atol=problem.atol * tighter / problem.solver.rtol)
+            rungs[TIGHTER] = _solve(flow, problem, begin, rtol=tighter, atol=problem.atol * tighter / problem.solver.rtol)
     if train:
         with _stage("training", progress, seconds):
             rungs["training"] = simulate.train(problem, progress=progress.training if progress else None)
-        if problem.training.twin:
+        if problem.training.kind == "sequences" and problem.training.twin:
             with _stage("equivalent network", progress, seconds):
                 rungs["network"] = simulate.train(problem, model=networks.twin_of(problem.attention.kind))
     origin = runtime.provenance(problem)
@@ -91,7 +92,12 @@ def _match(system: AbstractSystem, start: Weights) -> tuple[dict[str, Array], St
 
 
 def _solve(system: AbstractSystem, problem: Problem, starts: list, **changes: float) -> Trajectory:
-    return Trajectory.stack([solve_problem(system, problem, start, **changes) for start in starts])
+    found: dict[bytes, Trajectory] = {}  # runs that differ in their data alone have one theory
+    keys = [b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(start)) for start in starts]
+    for key, start in zip(keys, starts, strict=True):
+        if key not in found:
+            found[key] = solve_problem(system, problem, start, **changes)
+    return Trajectory.stack([found[key] for key in keys])
 
 
 @contextmanager

@@ -46,7 +46,7 @@ def twin(experiment: Experiment) -> Measured:
 
 def _small(problem: Problem, method: str) -> Problem:
     """Full batch in float64, one run, 200 steps at a stable learning rate, from a start of order one."""
-    eta = 0.05 / max(1.0, sum(problem.task.spectrum)) ** 2
+    eta = 0.05 / max(1.0, sum(problem.regression.spectrum)) ** 2
     training = replace(problem.training, method=method, sequences=200, data="fixed", dtype="float64", sampling="iid", learning_rate=eta)
     start = Start(scale=3.0 if problem.attention.kind == "separate" else 0.3)
     return replace(problem, units="paper", runs=1, horizon=200 * eta, points=21, spacing="linear", start=start, training=training)
@@ -64,15 +64,15 @@ def principal_component_size(experiment: Experiment) -> Measured:
     """Relative distance of that error at the longest context from its leading term."""
     found, learned = _middle_plateau(experiment)
     longest = max(found)
-    leading = leading_error(experiment.problem.task.spectrum, learned, longest)
+    leading = leading_error(experiment.problem.regression.spectrum, learned, longest)
     return abs(found[longest] / leading - 1), f"{found[longest]:.2e} against {leading:.2e} at N = {longest}, plateau {learned}"
 
 
 def _middle_plateau(experiment: Experiment) -> tuple[dict[int, float], int]:
-    learned = len(experiment.problem.task.spectrum) // 2
+    learned = len(experiment.problem.regression.spectrum) // 2
     if not isinstance(experiment.system, Separate) or learned == 0:
         raise Unmet("a plateau between two drops needs separate key and query and at least two directions")
-    if experiment.problem.task.prior not in ((1.0,), (1.0,) * len(experiment.problem.task.spectrum)):
+    if experiment.problem.regression.prior not in ((1.0,), (1.0,) * len(experiment.problem.regression.spectrum)):
         raise Unmet("principal component regression is the paper's statement for a task covariance I")
     return component_errors(experiment.problem, learned), learned
 

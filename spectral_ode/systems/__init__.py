@@ -1,4 +1,4 @@
-"""One file or folder per paper, found by looking: every `AbstractSystem` in it is a system named file.class, in lower case.
+"""One file or folder per paper, found by looking: every final `AbstractSystem` in it is a system named file.class, in lower case.
 
 The list is read from the files' text, so that showing it imports nothing.
 """
@@ -32,11 +32,20 @@ def entries() -> list[Entry]:
         files = sorted(place.glob("*.py")) if info.ispkg else [place.with_suffix(".py")]
         trees = [ast.parse(path.read_text(encoding="utf-8")) for path in files]
         paper = re.search(r"arXiv:\s*[^\s,;()]+", " ".join(ast.get_docstring(tree) or "" for tree in trees))
-        for node in (node for tree in trees for node in tree.body):
-            if isinstance(node, ast.ClassDef) and any(isinstance(base, ast.Name) and base.id == "AbstractSystem" for base in node.bases):
-                title = (ast.get_docstring(node) or "").partition("\n")[0].rstrip(".")
-                found.append(Entry(f"{info.name}.{node.name.lower()}", title, paper.group().rstrip(",;.") if paper else ""))
+        for node in _final([node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)]):
+            title = (ast.get_docstring(node) or "").partition("\n")[0].rstrip(".")
+            found.append(Entry(f"{info.name}.{node.name.lower()}", title, paper.group().rstrip(",;.") if paper else ""))
     return found
+
+
+def _final(classes: list[ast.ClassDef]) -> list[ast.ClassDef]:
+    """The systems among some classes: those under an abstract system that are not abstract themselves."""
+    abstract = {"AbstractSystem", "AbstractReduction"}
+    under = lambda node: any(isinstance(base, ast.Name) and base.id in abstract for base in node.bases)
+    for node in classes * 2:  # a paper may have abstract systems of its own, one under the other
+        if under(node) and node.name.startswith("Abstract"):
+            abstract.add(node.name)
+    return [node for node in classes if under(node) and node.name not in abstract]
 
 
 def names() -> list[str]:

@@ -17,7 +17,7 @@ def blocks(system, problem: Problem) -> tuple[Claim, ...]:
         return ()
     rough = max(1.0, shared.sampled(problem))
     claims: list[Claim] = [shared.same_training()]
-    if problem.task.in_context == 1:
+    if problem.regression.in_context == 1:
         acting = (Merged if problem.attention.kind == "merged" else Separate).from_problem(problem)
         flat = lambda tree: jnp.concatenate([leaf.reshape(-1) for leaf in jax.tree.leaves(tree)])
         claims.append(
@@ -31,7 +31,7 @@ def blocks(system, problem: Problem) -> tuple[Claim, ...]:
                 right=lambda weights: flat(system.project(acting.weights_field(weights))),
             )
         )
-    elif problem.training.test_sequences > 0:
+    elif problem.sequence_training.test_sequences > 0:
         claims += [
             Agrees(
                 name="time shift of the first drop, training vs flow of all blocks",
@@ -54,7 +54,7 @@ def blocks(system, problem: Problem) -> tuple[Claim, ...]:
                 metric="tests",
             ),
         ]
-        if problem.task.in_context > 0:
+        if problem.regression.in_context > 0:
             claims.append(
                 Agrees(
                     name="in-weight learning is transient: its test loss dips, then rises again",

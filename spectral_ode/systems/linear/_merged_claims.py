@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from spectral_ode.claims import Agrees, Claim, Exact, Identity, Limit
+from spectral_ode.claims import Agrees, Claim, Exact, Identity, Limit, solver_error
 from spectral_ode.problem import Problem
 from spectral_ode.systems.linear import _shared_claims as shared
 from spectral_ode.weights import MergedWeights
@@ -83,7 +83,7 @@ def merged(system, problem: Problem) -> tuple[Claim, ...]:
             metric="forecast times",
             beyond=shared.beyond(problem),
         ),
-        shared.solver_error(theory),
+        solver_error(theory),
         shared.trained(problem, "Section 3"),
         shared.drops("the training loss drops once", "Section 3, Figure 1", "asymptotic in the start scale", least=1, most=1),
         shared.outside(problem),

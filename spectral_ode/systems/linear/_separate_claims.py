@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from spectral_ode.claims import Agrees, Claim, Exact, Identity, Limit
+from spectral_ode.claims import Agrees, Claim, Exact, Identity, Limit, solver_error
 from spectral_ode.problem import Problem, SeparateHeads
 from spectral_ode.systems.linear import _shared_claims as shared
 from spectral_ode.weights import SeparateWeights
@@ -86,7 +86,7 @@ def separate(system, problem: Problem) -> tuple[Claim, ...]:
             **shared.DROPS,
             beyond=shared.beyond(problem) or _tied(system),
         ),
-        shared.solver_error(0.005),
+        solver_error(0.005),
         shared.trained(problem, "Section 4"),
         *([shared.outside(problem)] if rank == 1 else []),
         Agrees(

@@ -15,7 +15,7 @@ SMALL = 0.3  # start scale above which the ansatz of the reductions is not claim
 
 def sampled(problem: Problem) -> float:
     """How much rougher than 80,000 evenly sampled sequences the data is."""
-    return math.sqrt(80_000 / problem.training.sequences) * (1.0 if problem.training.sampling == "even" else 3.0)
+    return math.sqrt(80_000 / problem.sequence_training.sequences) * (1.0 if problem.sequence_training.sampling == "even" else 3.0)
 
 
 def beyond(problem: Problem) -> str:
@@ -47,20 +47,6 @@ def conserved(name: str, problem: Problem, quantity: Callable[[Any], Any], scale
         rung="population",
         quantity=quantity,
         scale=scale,
-    )
-
-
-def solver_error(theory: float) -> Claim:
-    """The solver's own share of a drop-time gap, against what is asked of the theory."""
-    return Agrees(
-        name="the solver's own error in the drop times",
-        place="ours",
-        exactness="exact",
-        bound=max(1e-3 * theory, 1e-7),
-        reason="a thousandth of what is asked of the theory (1e-7 at the least), so that a gap is the theory's",
-        first="population",
-        second="population, rtol/100",
-        **DROPS,
     )
 
 

@@ -28,8 +28,9 @@ from jaxtyping import Array, Float
 
 from spectral_ode.claims import Claim
 from spectral_ode.features import Moments, coefficients
+from spectral_ode.flow import AbstractReduction
 from spectral_ode.problem import BadInput, Problem
-from spectral_ode.system import AbstractSystem, Observed
+from spectral_ode.system import Observed, require_task
 from spectral_ode.systems.linear import _blocks_claims
 from spectral_ode.systems.linear.data import directions, gaps, shared_task
 from spectral_ode.weights import MergedWeights, SeparateWeights
@@ -62,7 +63,7 @@ class SeparateBlocks(eqx.Module):
         return coefficients(self.row, jnp.sum(self.key[..., :, None] * self.query[..., None, :], axis=1))
 
 
-class Blocks(AbstractSystem):
+class Blocks(AbstractReduction):
     """all blocks, merged or separate: in-weight learning first, then in-context learning takes over."""
 
     every_block: ClassVar[bool] = True
@@ -73,11 +74,12 @@ class Blocks(AbstractSystem):
     @classmethod
     def from_problem(cls, problem: Problem) -> "Blocks":
         """The exact moments of the problem's training and test laws."""
-        if len(problem.task.spectrum) > MOST:
-            raise BadInput(f"task.spectrum has {len(problem.task.spectrum)} eigenvalues, but linear.blocks takes at most {MOST}")
+        require_task(problem, "linear.blocks", "linear-regression")
+        if len(problem.regression.spectrum) > MOST:
+            raise BadInput(f"task.spectrum has {len(problem.regression.spectrum)} eigenvalues, but linear.blocks takes at most {MOST}")
         whole = (problem.task.context,)  # tests are on the full context whatever the training is on
         tests = [population_moments(problem, share, whole) for share in (0.0, 1.0)]
-        return cls(population_moments(problem, problem.task.in_context, problem.contexts), *tests)
+        return cls(population_moments(problem, problem.regression.in_context, problem.contexts), *tests)
 
     def missing(self, problem: Problem) -> dict[str, str]:
         """The flow of all blocks is the population flow: there is no rung beside it."""

@@ -23,6 +23,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from spectral_ode.problem import BadInput, Problem
+from spectral_ode.system import require_task
 from spectral_ode.weights import stream
 
 
@@ -99,10 +100,10 @@ class Statistics(eqx.Module):
 
 def directions(problem: Problem) -> tuple[Float[Array, " d"], Float[Array, " d"], Float[Array, "d d"]]:
     """Token variances, task variances and eigenvectors of a problem, by falling rate lam^2 sig."""
-    spectrum = np.asarray(problem.task.spectrum, float)
-    prior = np.broadcast_to(np.asarray(problem.task.prior, float), spectrum.shape)
+    spectrum = np.asarray(problem.regression.spectrum, float)
+    prior = np.broadcast_to(np.asarray(problem.regression.prior, float), spectrum.shape)
     order = np.argsort(-(spectrum**2 * prior), kind="stable")
-    return jnp.asarray(spectrum[order]), jnp.asarray(prior[order]), rotation(problem.task.rotation, spectrum.size)
+    return jnp.asarray(spectrum[order]), jnp.asarray(prior[order]), rotation(problem.regression.rotation, spectrum.size)
 
 
 def rotation(seed: int, d: int) -> Float[Array, "d d"]:
@@ -114,17 +115,18 @@ def rotation(seed: int, d: int) -> Float[Array, "d d"]:
 
 def shared_task(problem: Problem) -> Float[Array, " d"]:
     """The one task of all in-weight sequences, of length sqrt(D), the same in every run."""
-    w = jax.random.normal(jax.random.fold_in(stream(problem, "task"), 7), (len(problem.task.spectrum),))
+    w = jax.random.normal(jax.random.fold_in(stream(problem, "task"), 7), (len(problem.regression.spectrum),))
     return w * jnp.sqrt(w.size / jnp.sum(w**2))
 
 
 def require(problem: Problem, kind: str) -> None:
     """Raise `BadInput` unless the acting blocks of that kind of attention describe the problem."""
     given = problem.attention.kind
+    require_task(problem, f"linear.{kind}", "linear-regression")
     if given != kind:
         raise BadInput(f"system linear.{kind} is for attention.kind {kind}, but it is {given}; use --system linear.{given}")
-    if problem.task.in_context < 1:
-        share = f"task.in_context is {problem.task.in_context:g}"
+    if problem.regression.in_context < 1:
+        share = f"task.in_context is {problem.regression.in_context:g}"
         raise BadInput(f"system linear.{kind} is for sequences with a task each, but {share}; use --system linear.blocks")
 
 

@@ -30,8 +30,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from spectral_ode.claims import Claim
+from spectral_ode.flow import AbstractReduction
 from spectral_ode.problem import Problem
-from spectral_ode.system import AbstractSystem, Observed
+from spectral_ode.system import Observed
 from spectral_ode.systems.linear import _merged_claims
 from spectral_ode.systems.linear._saddles import FixedPoint
 from spectral_ode.systems.linear.data import Statistics, gaps, require
@@ -49,7 +50,7 @@ class State(eqx.Module):
     a: Float[Array, " d"]
 
 
-class Merged(AbstractSystem):
+class Merged(AbstractReduction):
     """merged key and query: one abrupt drop, D + 1 scalar ODEs, closed form for a white covariance."""
 
     data: Statistics

@@ -31,8 +31,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from spectral_ode.claims import Claim
+from spectral_ode.flow import AbstractReduction
 from spectral_ode.problem import BadInput, Problem, SeparateHeads
-from spectral_ode.system import AbstractSystem, Observed
+from spectral_ode.system import Observed
 from spectral_ode.systems.linear import _escape, _saddles, _scalar, _separate_claims
 from spectral_ode.systems.linear.data import Statistics, gaps, require
 from spectral_ode.weights import SeparateWeights
@@ -47,7 +48,7 @@ class State(eqx.Module):
     v: Float[Array, " d"]
 
 
-class Separate(AbstractSystem):
+class Separate(AbstractReduction):
     """separate key and query: saddle to saddle, one scalar ODE per eigenvector."""
 
     data: Statistics

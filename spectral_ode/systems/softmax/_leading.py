@@ -126,17 +126,25 @@ def pull(spectrum: Spectrum, tasks: Tasks) -> Spectrum:
     return Spectrum(2 * (omega * missing - weight[None] * (grown @ mu)), 2 * (mu * missing - tasks.d[None] * (crowd @ omega)))
 
 
+def balanced_rates(pulls: Spectrum, tasks: Tasks) -> Spectrum:
+    """(ln mu)', (ln omega)' of the balanced flow under -dLoss/dmu, -dLoss/domega of any loss."""
+    return Spectrum(2 * pulls.mu, 2 * pulls.omega / (tasks.d * jnp.sqrt(tasks.d_e))[None])
+
+
+def factor_rates(factors: Factors, pulls: Spectrum, tasks: Tasks) -> Factors:
+    """o', v', k', q' under -dLoss/dmu, -dLoss/domega of any loss."""
+    to_omega = pulls.omega / (tasks.d * jnp.sqrt(tasks.d_e))[None]
+    return Factors(factors.v * pulls.mu, factors.o * pulls.mu, factors.q * to_omega, factors.k * to_omega)
+
+
 def balanced_field(logs: Spectrum, tasks: Tasks) -> Spectrum:
-    """(ln mu)', (ln omega)' from (ln mu, ln omega)."""
-    to_mu, to_omega = pull(Spectrum(jnp.exp(logs.mu), jnp.exp(logs.omega)), tasks)
-    return Spectrum(2 * to_mu, 2 * to_omega / (tasks.d * jnp.sqrt(tasks.d_e))[None])
+    """(ln mu)', (ln omega)' from (ln mu, ln omega), to leading order."""
+    return balanced_rates(pull(Spectrum(jnp.exp(logs.mu), jnp.exp(logs.omega)), tasks), tasks)
 
 
 def factors_field(factors: Factors, tasks: Tasks) -> Factors:
-    """o', v', k', q'."""
-    to_mu, to_omega = pull(factors.spectrum(tasks), tasks)
-    to_omega = to_omega / (tasks.d * jnp.sqrt(tasks.d_e))[None]
-    return Factors(factors.v * to_mu, factors.o * to_mu, factors.q * to_omega, factors.k * to_omega)
+    """o', v', k', q' to leading order."""
+    return factor_rates(factors, pull(factors.spectrum(tasks), tasks), tasks)
 
 
 def warm_up_field(logs: Spectrum, tasks: Tasks) -> Spectrum:

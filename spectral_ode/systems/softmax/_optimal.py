@@ -17,10 +17,7 @@ min(H-1, I), approached at omega -> 0 and not attained (M <= I is proven by E >=
 
 Signed pair, heads (mu, omega) and (-mu, -omega): Loss = S y/(1 + y), y = (phi d/L) sinh(k)/k, k = d omega^2. Linear attention is k -> 0.
 
-Benchmarks in the proportional limit, gamma = d_i/L. m(p) = int (s + p)^{-1} dMP(s) over the Marchenko-Pastur law solves
-gamma p m^2 + (1 - gamma + p) m = 1, and m2 = -m' = int (s + p)^{-2} dMP(s):
-
-    Bayes  S z m(z), z = gamma sigma^2/S;      ridge  S p^2 m2 + sigma^2 gamma (m - p m2)  for the estimator (X X^T/L + p)^{-1} X Y/L
+Benchmarks in the proportional limit, gamma = d_i/L: the Bayes risk and the risk of ridge regression of `spectral_ode.marchenko_pastur`.
 
 Allocation (ours). In the warm-up a head alone obeys a quadratic system. With D = d sqrt(d_e), p = 1/(1 + phi D/L) and
 rho = mu(0) (1 + phi D/L) / (D omega(0)) it blows up at
@@ -117,6 +114,11 @@ def signed_pair(k: Number, tasks: Tasks) -> Float[Array, " tasks"]:
     return tasks.S * y / (1 + y)
 
 
+def escape_rate(tasks: Tasks) -> Float[Array, " tasks"]:
+    """Rate 2 S (phi/L) mu* at which o - v of an idle head grows at the limit: the loss has the term rate o v there, a saddle (ours)."""
+    return 2 * tasks.S * tasks.phi / tasks.L * limit(tasks).mu
+
+
 def linear_attention(tasks: Tasks) -> Float[Array, " tasks"]:
     """Loss of signed pairs at omega -> 0 with mu omega kept: one step of gradient descent on the context, S x/(e + x)."""
     return tasks.S * tasks.x / (jnp.e + tasks.x)
@@ -145,29 +147,6 @@ def hermite_transfer(degree: int, head: Limit) -> Float[Array, " tasks"]:
     The prediction is the monomial (omega q)^k, whose lower Hermite components are errors too.
     """
     return head.mu * head.omega**degree
-
-
-def _resolvent(gamma: Float[Array, "..."], p: Float[Array, "..."]) -> tuple[Float[Array, "..."], Float[Array, "..."]]:
-    """The products p m(p) and p^2 m2(p) of the Marchenko-Pastur law, without cancellation and down to p = 0."""
-    b = 1 - gamma + p
-    root = jnp.sqrt(b**2 + 4 * gamma * p)
-    first = jnp.where(b > 0, 2 * p / jnp.where(b > 0, b + root, 1.0), (root - b) / (2 * gamma))
-    return first, first * (p + gamma * first) / root
-
-
-def bayes_risk(gamma: Float[Array, "*shape"] | float | int, *, S: Number = 1.0, sigma2: Number = 1.0) -> Float[Array, "*shape"]:
-    """Risk of the Bayes estimator (MMSE) at gamma = d_i/L in the proportional limit."""
-    gamma = jnp.asarray(gamma, float)
-    return S * _resolvent(gamma, gamma * sigma2 / S)[0]
-
-
-def ridge_risk(
-    gamma: Float[Array, "*shape"] | float | int, penalty: Number, *, S: Number = 1.0, sigma2: Number = 1.0
-) -> Float[Array, "*shape"]:
-    """Risk of ridge regression with (X X^T/L + penalty)^{-1} X Y/L at gamma = d_i/L in the proportional limit, penalty > 0."""
-    gamma = jnp.asarray(gamma, float)
-    first, second = _resolvent(gamma, jnp.asarray(penalty, float))
-    return S * second + sigma2 * gamma * (first - second) / penalty
 
 
 NODE, WEIGHT = quadrature.half_line(NODES)

@@ -1,0 +1,41 @@
+"""How a section describes its fields and checks itself; a mistake is told in one sentence. No jax here."""
+
+import math
+from dataclasses import field
+from typing import Any
+
+
+class BadInput(ValueError):
+    """A user's mistake, told in one sentence: what was given, what is allowed, what to do."""
+
+
+def documented(default: Any, doc: str) -> Any:
+    """A field with its default and a line for the help."""
+    return field(default=default, metadata={"doc": doc})
+
+
+def require(condition: bool, sentence: str) -> None:
+    """Raise `BadInput` with this sentence unless the condition holds."""
+    if not condition:
+        raise BadInput(sentence)
+
+
+def above_zero(name: str, value: float) -> None:
+    """Refuse what is not a positive number."""
+    require(math.isfinite(value) and value > 0, f"{name} is {value:g}, but it must be a positive number")
+
+
+def moderate(name: str, value: float, least: float, most: float) -> None:
+    """A positive number of a size that float64 can square and cube along the way."""
+    above_zero(name, value)
+    require(least <= value <= most, f"{name} is {value:g}, but it must lie between {least:g} and {most:g}")
+
+
+def at_least(name: str, value: int, least: int) -> None:
+    """Refuse a whole number below the least."""
+    require(value >= least, f"{name} is {value}, but it must be a whole number of at least {least}")
+
+
+def one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    """Refuse a word that is not allowed."""
+    require(value in allowed, f"{name} is {value!r}, but it must be one of {', '.join(allowed)}")
