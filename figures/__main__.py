@@ -52,6 +52,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _draw(wanted: list[str], out: Path, kind: str, *, fast: bool, fresh: bool) -> None:
     runtime.configure()
+    import jax
+
     from validate import store
 
     modules = {name: importlib.import_module(f"figures.{name}") for name in wanted}
@@ -74,6 +76,7 @@ def _draw(wanted: list[str], out: Path, kind: str, *, fast: bool, fresh: bool) -
             path = _picture(module, experiments, out, name, kind, progress)
         finally:
             progress.close()
+            jax.clear_caches()  # programs of one figure: those of all together need more memory maps than Linux gives a process
         print(f"{path}: {'(small version) ' if fast else ''}{module.CAPTION}")
 
 
