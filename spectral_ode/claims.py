@@ -74,6 +74,13 @@ class Drops(Claim):
     most: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class Trial(Claim):
+    """Anything else that an experiment can be asked: a function of it that returns the number and a note."""
+
+    trial: Callable[[Any], tuple[float, str]]
+
+
 def solver_error(theory: float) -> Claim:
     """The solver's own share of a drop-time gap, against what is asked of the theory."""
     return Agrees(
