@@ -15,6 +15,7 @@ class Parser(argparse.ArgumentParser):
     """argparse with one-sentence errors, a hint at the nearest flag, and no abbreviations."""
 
     def error(self, message: str) -> NoReturn:
+        """Raise what is wrong, instead of ending the program."""
         raise BadInput(message)
 
 

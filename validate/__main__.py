@@ -72,7 +72,7 @@ def _validate(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(summary, indent=1))
     elif not options.quiet:
-        print(f"{report.closing(summary)}\nwrote {options.out}/ ({', '.join(FILES)})")
+        print(f"{report.tally(summary['counts'])}; {report.closing(summary)}\nwrote {options.out}/ ({', '.join(FILES)})")
     if not summary["ok"]:
         print(f"validate: {report.broken(summary)}", file=sys.stderr)
     return 0 if summary["ok"] else 1

@@ -15,7 +15,7 @@ function traces(chart) {
     const look = { other: { color: css("--line"), width: 1 }, training: { color, width: 7 },
       population: { color: loss ? COLORS[1] : color, width: 1.8 }, reduced: { color: ink, width: 1.3, dash: "6px,3px" } }[line.rung];
     return { type: "scatter", mode: "lines", x: one.time[line.rung] || one.time.training, y: line.y, line: look,
-      opacity: line.rung === "training" ? 0.38 : 1, hoverinfo: line.rung === "other" ? "skip" : undefined,
+      opacity: line.rung === "training" ? (document.documentElement.dataset.theme === "dark" ? 0.62 : 0.38) : 1, hoverinfo: line.rung === "other" ? "skip" : undefined,
       name: [panel.directions[line.direction], label].filter(Boolean).join(", "), hovertemplate: "%{y:.4g}" };
   });
 }
@@ -28,7 +28,7 @@ function span(panel, log) { // the range of values, as plotly wants it
 
 function layout(chart) {
   const { one, panel } = of(chart), log = logged(chart), range = span(panel, log.y), soft = css("--soft"), line = css("--line");
-  const wide = chart.clientWidth > 460, tall = chart.clientHeight - 56, names = panel.levels.map(level => level.label.length);
+  const wide = chart.clientWidth > 460, tall = chart.clientHeight - 74, names = panel.levels.map(level => level.label.length);
   const axis = { gridcolor: line, linecolor: line, zeroline: false, exponentformat: "power", color: soft };
   const levels = panel.levels.filter(level => !log.y || level.value > 0).sort((a, b) => a.value - b.value);
   let before = -Infinity;
@@ -42,7 +42,8 @@ function layout(chart) {
   const across = levels.map(level => ({ type: "line", xref: "paper", x0: 0, x1: 1, y0: level.value, y1: level.value, line: dotted, layer: "below" }));
   const upright = panel.moments.map(t => ({ type: "line", yref: "paper", y0: 0, y1: 1, x0: t, x1: t, line: dotted, layer: "below" }));
   return {
-    margin: { l: 54, r: wide ? Math.min(150, 12 + 6.2 * Math.max(0, ...names)) : 10, t: 10, b: 46 }, showlegend: false, uirevision: `${log.x}${log.y}`,
+    margin: { l: 54, r: wide ? Math.min(150, 12 + 6.2 * Math.max(0, ...names)) : 10, t: 28, b: 46 }, showlegend: false,
+    modebar: { bgcolor: "rgba(0,0,0,0)", color: soft, activecolor: css("--link") }, uirevision: `${log.x}${log.y}`,
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: css("--ink"), size: 12 }, dragmode: wide ? "zoom" : false,
     hovermode: panel.lines.length < 10 ? "x unified" : "closest", hoverlabel: { bgcolor: css("--card"), bordercolor: line, font: { color: css("--ink") }, namelength: -1 },
     xaxis: { ...axis, title: { text: one.clock, standoff: 8 }, type: log.x ? "log" : "linear" },
@@ -51,7 +52,7 @@ function layout(chart) {
 }
 
 function draw(chart) {
-  Plotly.react(chart, traces(chart), layout(chart), { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d", "toImage"] });
+  Plotly.react(chart, traces(chart), layout(chart), { responsive: true, displaylogo: false, modeBarButtons: [["zoom2d", "pan2d", "zoomIn2d", "zoomOut2d"]] });
   if (drawn.has(chart)) return;
   drawn.add(chart);
   chart.on("plotly_relayout", change => { // the panels of an experiment share their clock

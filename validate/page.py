@@ -6,7 +6,6 @@ only when it comes near the window. All words of users are escaped, and data ins
 
 import json
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 from plotly.offline import get_plotlyjs
@@ -22,8 +21,9 @@ LADDER = "closed form ↔ reduced ODE ↔ population flow ↔ full-batch descent
 def validation(summary: dict[str, Any], pictures: list[dict[str, Any]]) -> str:
     """The page of `python -m validate`."""
     reports = summary["reports"]
-    body = _banner(summary["counts"], reports) + f'<p class="soft">{escape(reporting.closing(summary))}. The ladder: {LADDER}.</p>'
-    return _page("Validation", body + _contents(reports) + _filter(summary["counts"]), reports, pictures)
+    told = "".join(f'<p class="soft">{escape(line)}</p>' for line in [*reporting.closing(summary).splitlines(), f"The ladder: {LADDER}"])
+    top = _banner(summary["counts"], reports) + told + _contents(reports) + _filter(summary["counts"])
+    return _page("Validation", top, reports, pictures)
 
 
 def experiment(report: dict[str, Any], picture: dict[str, Any]) -> str:
@@ -43,10 +43,9 @@ def _page(title: str, top: str, reports: list[dict[str, Any]], pictures: list[di
 
 def _banner(counts: dict[str, int], reports: list[dict[str, Any]]) -> str:
     """The message, visible in five seconds."""
-    total, word = sum(counts.values()), "no" if counts["fail"] else "yes"
-    judged = total - counts["skip"]
-    text = f'<p class="banner {word}-banner"><strong>{counts["hold"]} of {judged} claims hold</strong>'
-    text += f"<span>{counts['fail']} fail, {counts['skip']} could not be judged</span></p>"
+    word = "no" if counts["fail"] else "yes"
+    text = f'<p class="banner {word}-banner"><strong>{counts["hold"]} of {sum(counts.values())} claims hold</strong>'
+    text += f"<span>{counts['fail']} fail, {counts['skip']} skipped for a condition that is not met</span></p>"
     failed = [(index, one["name"], verdict) for index, one in enumerate(reports) for verdict in one["verdicts"] if verdict["ok"] is False]
     if not failed:
         return text
@@ -156,18 +155,10 @@ def _table(caption: str, columns: tuple[str, ...], rows: list[str]) -> str:
 
 def _row(cells: Any, ok: bool | None) -> str:
     """A row of ready cells; on a phone each becomes a line with the column's name before it."""
-    number = ("measured", "bound")
-    made = "".join(
-        f'<td role="cell" data-label="{column}"{" class=number" if column in number else ""}><div>{cell}</div></td>'
-        for column, cell in cells
-    )
+    css = lambda column: ' class="number"' if column in ("measured", "bound") else ""
+    made = "".join(f'<td role="cell" data-label="{column}"{css(column)}><div>{cell}</div></td>' for column, cell in cells)
     return f'<tr role="row" class="verdict is-{WORDS[ok][0]}">{made}</tr>'
 
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.2g}"
-
-
-def write(path: Path, report: dict[str, Any], picture: dict[str, Any]) -> None:
-    """Write the page of one run."""
-    path.write_text(experiment(report, picture), encoding="utf-8")

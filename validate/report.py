@@ -71,12 +71,12 @@ def broken(report: dict[str, Any]) -> str:
 
 
 def closing(report: dict[str, Any]) -> str:
-    """One line about everything."""
+    """What was answered, what was not and why, in one or a few lines."""
     answered = report["reports"]
     systems = len({one["provenance"]["problem"]["system"] for one in answered})
-    many = f"{len(answered)} problem{'s' * (len(answered) != 1)} of {systems} system{'s' * (systems != 1)}"
     skipped = "".join(f"\nnot answered: {name}, since {reason}" for name, reason in report["problems not answered"].items())
-    return f"{tally(report['counts'])}; {many}; {report['seconds']:.0f} s{skipped}"
+    plural = lambda number, noun: f"{number} {noun}{'s' * (number != 1)}"
+    return f"{plural(len(answered), 'problem')} of {plural(systems, 'system')} in {report['seconds']:.0f} s{skipped}"
 
 
 def tally(counts: dict[str, int]) -> str:
