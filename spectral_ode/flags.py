@@ -11,10 +11,11 @@ DESCRIPTION = "One problem, answered twice: the reduced ODEs of a paper and the 
 COMMANDS = ("run", "replay", "compare", "list")
 
 
-class _Parser(argparse.ArgumentParser):
+class Parser(argparse.ArgumentParser):
     """argparse with one-sentence errors, a hint at the nearest flag, and no abbreviations."""
 
     def error(self, message: str) -> NoReturn:
+        """Raise what is wrong, instead of ending the program."""
         raise BadInput(message)
 
 
@@ -34,7 +35,7 @@ def of_command(parser: argparse.ArgumentParser, command: str | None) -> list[str
 
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    parser = _Parser(prog="python -m spectral_ode", description=DESCRIPTION, allow_abbrev=False)
+    parser = Parser(prog="python -m spectral_ode", description=DESCRIPTION, allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", metavar=f"{{{','.join(COMMANDS)}}}")
     wide = lambda prog: argparse.HelpFormatter(prog, max_help_position=34, width=110)
 

@@ -37,7 +37,7 @@ def carry_out(name: str, problem: Problem, out: str, *, talk: bool) -> dict[str,
     begun = time.perf_counter()
     progress.stage(f"{name}: starting")
     from figures import overlay, style
-    from validate import check, perform, report, store
+    from validate import charts, check, page, perform, report, store
 
     try:
         experiment = perform(problem, progress)
@@ -52,6 +52,7 @@ def carry_out(name: str, problem: Problem, out: str, *, talk: bool) -> dict[str,
             style.save(overlay.draw(experiment), aside / "overlay.png")
             summary["seconds"]["imports, claims, picture"] = time.perf_counter() - begun - sum(summary["seconds"].values())
             (aside / "report.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+            (aside / "report.html").write_text(page.experiment(summary, charts.picture(experiment)), encoding="utf-8")
     finally:
         progress.close()
     if talk:

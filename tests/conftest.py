@@ -13,15 +13,15 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 
 from small import of_system
 
-from spectral_ode import Problem, runtime, systems
+from spectral_ode import runtime, systems
 
 runtime.configure()  # compiled programs are kept on disk: a second run of the tests is much faster
 
 
 @pytest.fixture(params=systems.names())
 def system(request):
-    """Every system there is, on its default problem: a new file is covered on arrival."""
-    problem = of_system(Problem(), request.param)
+    """Every system there is, on its small problem: a new file is covered on arrival."""
+    problem = of_system(request.param)
     return systems.load(request.param).from_problem(problem), problem
 
 

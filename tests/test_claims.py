@@ -31,7 +31,7 @@ def _verdict(verdicts, words: str):
 
 @pytest.mark.parametrize("name", systems.names())
 def test_every_claim_says_where_it_stands_how_exact_it_is_and_why_its_bound(name):
-    problem = of_system(SMALL, name)
+    problem = of_system(name)
     claims = systems.load(name).from_problem(problem).claims(problem)
     assert claims
     assert len({claim.name for claim in claims}) == len(claims)

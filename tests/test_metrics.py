@@ -242,7 +242,7 @@ def test_heads_count_the_wrong_ones_among_the_learned():
 
 @pytest.mark.parametrize("name", systems.names())
 def test_every_metric_that_a_claim_names_is_there(name):
-    problem = of_system(SMALL, name)
+    problem = of_system(name)
     if name == "linear.blocks":  # which claims more of sequences that share a task and of their tests
         problem = replace(problem, task=replace(SMALL.task, in_context=0.5), training=replace(SMALL.training, test_sequences=10))
     named = {claim.metric for claim in systems.load(name).from_problem(problem).claims(problem) if isinstance(claim, Agrees)}

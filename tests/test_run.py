@@ -16,7 +16,7 @@ from figures import style
 from spectral_ode import Trajectory, cli, document, load
 from spectral_ode.folder import whole
 
-FILES = {"problem.toml", "reduced.npz", "population.npz", "training.npz", "overlay.png", "report.json"}
+FILES = {"problem.toml", "reduced.npz", "population.npz", "training.npz", "overlay.png", "report.json", "report.html"}
 
 
 def _command(*words: str) -> list[str]:

@@ -1,34 +1,107 @@
-"""`python -m validate [PRESET ...]`: measure every claim, also the slow ones, and say which one is broken."""
+"""`python -m validate [PRESET ...]`: measure every claim on every rung, also the slow ones, and say which one is broken.
+
+Without a name: the quick tier, a small problem for every system. Exit code 0: every claim holds or says why it was skipped; 1: one does not
+hold; 2: bad input, told in one sentence.
+"""
 
 import argparse
+import json
+import os
 import sys
+import time
+from pathlib import Path
+from typing import Any
 
-from spectral_ode import document, runtime
+from spectral_ode import flags, run, runtime
+from spectral_ode.document import nearest
+from spectral_ode.folder import whole
 from spectral_ode.problem import BadInput
+
+FILES = ("report.html", "report.json")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Validate the named presets, or the headline ones; exit code 0 all hold, 1 one does not, 2 bad input."""
-    parser = argparse.ArgumentParser(prog="python -m validate", description="Measure every claim of every system.", allow_abbrev=False)
-    parser.add_argument("presets", nargs="*", metavar="PRESET", help="presets or .toml files (default: the headline experiments)")
-    options = parser.parse_args(arguments)
+    """Run the command; returns the exit code."""
     try:
-        problems = [(source, document.load(source)) for source in options.presets or document.headlines()]
+        return _validate(_options(sys.argv[1:] if arguments is None else arguments))
     except BadInput as error:
         print(f"validate: {error}", file=sys.stderr)
         return 2
-    runtime.configure()
-    from validate import check, perform, report
+    except KeyboardInterrupt:
+        print("\nvalidate: interrupted; nothing half-written was left behind", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
-    broken = []
-    for name, problem in problems:
-        experiment = perform(problem)
-        verdicts = check(experiment, tiers=("run", "validate"))
-        print(report.table(report.summarize(name, experiment, verdicts)))
-        broken += [f"{name}: {verdict.claim}" for verdict in verdicts if verdict.ok is False]
-    if broken:
-        print(f"validate: broken: {'; '.join(broken)}", file=sys.stderr)
-    return 1 if broken else 0
+
+def _options(words: list[str]) -> argparse.Namespace:
+    parser = flags.Parser(prog="python -m validate", description="Measure every claim of every system, rung by rung.", allow_abbrev=False)
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help="systems, presets or problems as .toml files (default: a small problem for every system)"
+    )
+    parser.add_argument("--full", action="store_true", help="also every preset at its full size, about an hour on two cores")
+    parser.add_argument("--out", metavar="FOLDER", default="runs/validate", help="folder of the reports (default: runs/validate)")
+    parser.add_argument("--jobs", metavar="INT", default="2", help="processes that work side by side (default: 2)")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON and nothing else")
+    parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
+    options, unknown = parser.parse_known_args(words)
+    if unknown:
+        raise BadInput(f"unknown flag {unknown[0]}; {nearest(unknown[0], flags.of_command(parser, None))}")
+    if not (options.jobs.isdecimal() and 1 <= int(options.jobs) <= 64):
+        raise BadInput(f"--jobs is {options.jobs!r}, but it must be a whole number from 1 to 64")
+    if options.full and options.names:
+        raise BadInput("--full answers every problem there is; leave out the names, or --full")
+    return options
+
+
+def _validate(options: argparse.Namespace) -> int:
+    _free(options.out)
+    runtime.configure()
+    from validate import page, report, tiers
+
+    begun = time.perf_counter()
+    problems = tiers.chosen(options.names) if options.names else tiers.full() if options.full else tiers.quick()
+    tiers.admitted(problems)
+    reports, pictures = _answers(problems, int(options.jobs), talk=not (options.quiet or options.json))
+    tier = "named" if options.names else "full" if options.full else "quick"
+    summary = report.whole(reports, tier=tier, skipped=tiers.APART if options.full else {}, seconds=time.perf_counter() - begun)
+    with whole(Path(options.out)) as aside:
+        (aside / "report.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+        (aside / "report.html").write_text(page.validation(summary, pictures), encoding="utf-8")
+    if options.json:
+        print(json.dumps(summary, indent=1))
+    elif not options.quiet:
+        print(f"{report.tally(summary['counts'])}; {report.closing(summary)}\nwrote {options.out}/ ({', '.join(FILES)})")
+    if not summary["ok"]:
+        print(f"validate: {report.broken(summary)}", file=sys.stderr)
+    return 0 if summary["ok"] else 1
+
+
+def _free(out: str) -> None:
+    """Raise `BadInput` unless the folder can be written and holds nothing but an older report, which will be replaced."""
+    run.writable(out)
+    others = sorted({path.name for path in Path(out).glob("*")} - set(FILES))
+    if others:
+        raise BadInput(f"the output folder {out} holds other things ({others[0]}), which would be lost; choose another with --out")
+
+
+def _answers(problems: dict[str, Any], jobs: int, *, talk: bool) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Every problem answered; tables are printed as they come."""
+    from validate import report, workers
+
+    progress, color = run.Terminal(talk and sys.stderr.isatty()), sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    reports, pictures = [], []
+    try:
+        for one, picture in workers.answer(problems, jobs, progress):
+            progress.close()
+            if talk:
+                print(report.table(one, color=color), end="\n\n", flush=True)
+            reports.append(one)
+            pictures.append(picture)
+    finally:
+        progress.close()
+    return reports, pictures
 
 
 if __name__ == "__main__":

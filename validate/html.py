@@ -39,12 +39,12 @@ document.getElementById("theme").addEventListener("click", () => theme(root.data
 """
 
 
-def shell(title: str, body: str, *, script: str = "") -> str:
-    """A whole page around a body of ready HTML; `script` runs after everything is there."""
+def shell(title: str, body: str, *, script: str = "", head: str = "") -> str:
+    """A whole page around a body of ready HTML; `script` runs after everything is there, `head` goes behind the style."""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
+        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n{head}</head>\n<body>\n"
         '<a class="skip-link" href="#main">Skip to the content</a>\n<button id="theme" type="button">light / dark</button>\n'
         f'<main id="main">\n<h1>{escape(title)}</h1>\n{body}\n</main>\n<script>{THEME}{script}</script>\n</body>\n</html>\n'
     )

@@ -1,4 +1,4 @@
-"""A judged experiment as plain data for files and machines, and as a table for people."""
+"""Judged experiments as plain data for files and machines, and as tables for people."""
 
 import textwrap
 from dataclasses import asdict
@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 
 from spectral_ode import runtime
+from spectral_ode.claims import Exact, Identity, Limit
+from validate.charts import descent
 from validate.check import Verdict
 from validate.experiment import Experiment
 
@@ -19,6 +21,8 @@ def summarize(name: str, experiment: Experiment, verdicts: list[Verdict]) -> dic
     return {
         "name": name,
         "ok": all(verdict.ok is not False for verdict in verdicts),
+        "counts": count([verdict.ok for verdict in verdicts]),
+        "ladder": ladder(experiment),
         "verdicts": [asdict(verdict) for verdict in verdicts],
         "forecast": {key: _plain(values) for key, values in experiment.forecast.items()},
         "phases": phases,
@@ -26,6 +30,58 @@ def summarize(name: str, experiment: Experiment, verdicts: list[Verdict]) -> dic
         "seconds": dict(experiment.seconds),
         "provenance": runtime.provenance(experiment.problem),
     }
+
+
+def count(oks: list[bool | None]) -> dict[str, int]:
+    """How many claims hold, fail and were skipped."""
+    return {"hold": oks.count(True), "fail": oks.count(False), "skip": oks.count(None)}
+
+
+def ladder(experiment: Experiment) -> list[str]:
+    """The rungs of an experiment, from closed forms to stochastic descent."""
+    claims = experiment.system.claims(experiment.problem)
+    closed = any(isinstance(claim, Exact | Identity | Limit) or "closed form" in vars(claim).values() for claim in claims)
+    theory = {"reduced": "reduced ODE", "population": "population flow"}
+    named = [word for rung, word in theory.items() if rung in experiment.rungs]
+    return [*(["closed form"] if closed else []), *named, descent(experiment.problem)]
+
+
+def whole(reports: list[dict[str, Any]], *, tier: str, skipped: dict[str, str], seconds: float) -> dict[str, Any]:
+    """Several reports as one, with what was not answered and why."""
+    oks = [verdict["ok"] for report in reports for verdict in report["verdicts"]]
+    return {
+        "ok": False not in oks,
+        "tier": tier,
+        "counts": count(oks),
+        "problems not answered": skipped,
+        "seconds": seconds,
+        "reports": reports,
+    }
+
+
+def broken(report: dict[str, Any]) -> str:
+    """The claims that do not hold, in one sentence; empty if all do."""
+    named = [
+        f"{one['name']}: {verdict['claim']} (measured {_number(verdict['measured'])}, bound {_number(verdict['bound'])})"
+        for one in report["reports"]
+        for verdict in one["verdicts"]
+        if verdict["ok"] is False
+    ]
+    return f"{'1 claim does' if len(named) == 1 else f'{len(named)} claims do'} not hold: {'; '.join(named)}" if named else ""
+
+
+def closing(report: dict[str, Any]) -> str:
+    """What was answered, what was not and why, in one or a few lines."""
+    answered = report["reports"]
+    systems = len({one["provenance"]["problem"]["system"] for one in answered})
+    skipped = "".join(f"\nnot answered: {name}, since {reason}" for name, reason in report["problems not answered"].items())
+    plural = lambda number, noun: f"{number} {noun}{'s' * (number != 1)}"
+    return f"{plural(len(answered), 'problem')} of {plural(systems, 'system')} in {report['seconds']:.0f} s{skipped}"
+
+
+def tally(counts: dict[str, int]) -> str:
+    """Counts as people read them."""
+    return f"{counts['hold']} of {sum(counts.values())} hold, {counts['fail']} fail, {counts['skip']} skipped"
 
 
 def table(report: dict[str, Any], *, color: bool = False) -> str:
@@ -41,12 +97,9 @@ def table(report: dict[str, Any], *, color: bool = False) -> str:
         lines.append(f"{name:<{NAME_WIDTH}} {_number(verdict['measured']):>9} {_number(verdict['bound']):>9}  {word}")
         if verdict["note"] and (verdict["ok"] is not True or "late by" in verdict["note"] or "right" in verdict["note"]):
             lines.append(f"    {verdict['note']}")
-    failed = sum(verdict["ok"] is False for verdict in report["verdicts"])
-    skipped = sum(verdict["ok"] is None for verdict in report["verdicts"])
-    total = len(report["verdicts"])
-    lines.append(f"{total - failed - skipped} of {total} hold, {failed} fail, {skipped} skipped; {sum(report['seconds'].values()):.0f} s")
+    lines.append(f"{tally(report['counts'])}; {sum(report['seconds'].values()):.0f} s")
     if "folder" in report:
-        lines.append(f"wrote {report['folder']}/ (overlay.png, report.json, problem.toml, *.npz)")
+        lines.append(f"wrote {report['folder']}/ (report.html, overlay.png, report.json, problem.toml, *.npz)")
     return "\n".join(lines)
 
 
