@@ -18,7 +18,7 @@ class Claim:
     exactness: str  # "exact", "asymptotic in ...", or "heuristic"
     bound: float
     reason: str  # why the bound is what it is
-    tier: str = "run"  # "run": measured on every run; "validate": only by `python -m validate` and the tests
+    tier: str = "run"  # "run": measured on every run; "validate": only by `python -m validate` and the tests; "full": only on request
     beyond: str = ""  # why the statement is not made for this problem; it is measured all the same, but not judged
 
 
@@ -72,6 +72,13 @@ class Drops(Claim):
     rung: str
     least: int
     most: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial(Claim):
+    """Anything else that an experiment can be asked: a function of it that returns the number and a note."""
+
+    trial: Callable[[Any], tuple[float, str]]
 
 
 def solver_error(theory: float) -> Claim:
