@@ -18,7 +18,7 @@ class Claim:
     exactness: str  # "exact", "asymptotic in ...", or "heuristic"
     bound: float
     reason: str  # why the bound is what it is
-    tier: str = "run"  # "run": measured on every run; "validate": only by `python -m validate` and the tests
+    tier: str = "run"  # "run": measured on every run; "validate": only by `python -m validate` and the tests; "full": only on request
     beyond: str = ""  # why the statement is not made for this problem; it is measured all the same, but not judged
 
 

@@ -114,7 +114,8 @@ def _integrate(system, state, times, rtol, atol, solver, max_steps, steady):
         dt0=None,
         y0=state,
         saveat=diffrax.SaveAt(ts=times),
-        stepsize_controller=controller,
+        # Saved times are stepped to: between its steps a solver interpolates at a lower order than it steps, ten to hundred times rtol off.
+        stepsize_controller=diffrax.ClipStepSizeController(controller, step_ts=times),
         max_steps=max_steps,
         event=diffrax.Event(settled) if steady else None,
         throw=False,

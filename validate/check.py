@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from spectral_ode import weights
-from spectral_ode.claims import Agrees, Claim, Conserved, Drops, Exact, Identity, Limit
+from spectral_ode.claims import Agrees, Claim, Conserved, Drops, Exact, Identity, Limit, Trial
+from validate import universal
 from validate.experiment import Experiment
 from validate.metrics import METRICS, Measured, Unmet, count_drops
 from validate.sparse import SPARSE
@@ -32,9 +33,10 @@ class Verdict:
 
 
 def check(experiment: Experiment, *, tiers: tuple[str, ...] = ("run",)) -> list[Verdict]:
-    """A verdict on each claim of the experiment's system, after one on each rung having come to its end."""
+    """A verdict on each claim of the experiment's system and on those of every system, after one on each rung having come to its end."""
     verdicts = [_ended(name, experiment) for name in experiment.rungs]
-    return verdicts + [_judge(claim, experiment) for claim in experiment.system.claims(experiment.problem) if claim.tier in tiers]
+    claims = (*experiment.system.claims(experiment.problem), *universal.claims(experiment))
+    return verdicts + [_judge(claim, experiment) for claim in claims if claim.tier in tiers]
 
 
 def _ended(name: str, experiment: Experiment) -> Verdict:
@@ -75,6 +77,8 @@ def _measure(claim: Claim, experiment: Experiment) -> Measured:
         return _limit(claim, experiment)
     if isinstance(claim, Drops):
         return _drops(claim, experiment)
+    if isinstance(claim, Trial):
+        return claim.trial(experiment)
     assert isinstance(claim, Agrees)
     if claim.metric in (trials := TRIALS | SPECTRAL_TRIALS | SPARSE):
         return trials[claim.metric](experiment)
