@@ -34,12 +34,17 @@ class Verdict:
 
 def check(experiment: Experiment, *, tiers: tuple[str, ...] = ("run",)) -> list[Verdict]:
     """A verdict on each claim of the experiment's system and on those of every system, after one on each rung having come to its end."""
-    verdicts = [_ended(name, experiment) for name in experiment.rungs]
+    return [ended(name, experiment) for name in experiment.rungs] + [judge(claim, experiment) for claim in claims_of(experiment, tiers)]
+
+
+def claims_of(experiment: Experiment, tiers: tuple[str, ...]) -> list[Claim]:
+    """The claims of an experiment's system, and those of every system."""
     claims = (*experiment.system.claims(experiment.problem), *universal.claims(experiment))
-    return verdicts + [_judge(claim, experiment) for claim in claims if claim.tier in tiers]
+    return [claim for claim in claims if claim.tier in tiers]
 
 
-def _ended(name: str, experiment: Experiment) -> Verdict:
+def ended(name: str, experiment: Experiment) -> Verdict:
+    """Whether a rung came to its end."""
     rung = experiment.rungs[name]
     failed = [run for run in rung.provenance.get("runs", [rung.provenance]) if not run.get("ok", True)]
     note = failed[0]["stopped"] if failed else rung.stopped.partition(";")[0]
@@ -47,7 +52,8 @@ def _ended(name: str, experiment: Experiment) -> Verdict:
     return Verdict(f"{name}: ran to its end", float(len(failed)), 0.0, not failed, note, "", "", reason)
 
 
-def _judge(claim: Claim, experiment: Experiment) -> Verdict:
+def judge(claim: Claim, experiment: Experiment) -> Verdict:
+    """What is measured of one claim."""
     try:
         measured, note = _measure(claim, experiment)
     except Unmet as unmet:

@@ -1,12 +1,15 @@
 """`python -m validate --mutate`: does the quick tier notice when an equation is wrong?
 
-Each mutant of `validate.mutants` is tried in a process of its own, which imports the altered module in place of the right one and judges the
-quick problems of its paper, cheap claims first. It is caught by the first claim that fails, by an error, or by not ending in time.
+Each mutant of `validate.mutants` is tried in a process which imports our modules anew, one of them altered, and judges the quick problems
+of its paper, cheap claims first. It is caught by the first claim that fails, by an error, or by not ending in time.
 What is not caught is listed with its reason from `survivors.toml`; a survivor without a reason there is a hole in the claims.
 
 The processes are forks of one that has imported the libraries, but nothing of ours and nothing that starts a thread of JAX.
 """
 
+import contextlib
+import gc
+import importlib
 import importlib.abc
 import importlib.util
 import json
@@ -25,6 +28,8 @@ from types import ModuleType
 from validate.mutants import Mutant
 
 SECONDS = 600.0  # after which a mutant counts as one that does not end; the right program takes a twentieth of it
+BATCH = 20  # mutants of one process: it keeps what it has compiled of the libraries, until memory maps would run out
+OURS = ("spectral_ode", "simulate", "validate", "figures")
 WANTED = 0.95  # share of the mutants that the quick tier has to catch
 
 
@@ -50,76 +55,102 @@ def _key(module: str, before: str, after: str) -> str:
 
 def trial(mutants: list[Mutant], *, workers: int, done: Callable[[Outcome], None] | None = None) -> list[Outcome]:
     """The outcome of every mutant, in their order; `done` hears of each as it ends."""
-    known = reasons()
-    waiting, running, found = list(enumerate(mutants))[::-1], {}, {}
+    known, found = reasons(), {}
+    numbers = list(range(len(mutants)))
+    waiting = [numbers[first : first + BATCH] for first in numbers[::BATCH]][::-1]
+    running: list[_Worker] = []
     try:
         while waiting or running:
             while waiting and len(running) < workers:
-                number, mutant = waiting.pop()
-                running[_fork(mutant)] = number, mutant, time.monotonic()
-            for handle, caught in _ended(running):
-                number, mutant, begun = running.pop(handle)
-                reason = "" if caught else known.get(_key(mutant.module, mutant.before, mutant.after), "")
-                found[number] = Outcome(mutant, caught, time.monotonic() - begun, reason)
-                if done:
-                    done(found[number])
+                running.append(_Worker(waiting.pop(), mutants))
+            select.select([worker.pipe for worker in running], [], [], 1.0)
+            for worker in list(running):
+                for number, caught, seconds in worker.news():
+                    mutant = mutants[number]
+                    reason = "" if caught else known.get(_key(mutant.module, mutant.before, mutant.after), "")
+                    found[number] = Outcome(mutant, caught, seconds, reason)
+                    if done:
+                        done(found[number])
+                if worker.over:
+                    running.remove(worker)
+                    waiting += [worker.left] if worker.left else []
     finally:
-        for process, _ in running:
-            os.killpg(process, signal.SIGKILL)
+        for worker in running:
+            worker.stop()
     return [found[number] for number in sorted(found)]
 
 
-def _ended(running: dict) -> Iterator[tuple[tuple[int, int], str]]:
-    """Processes that are done, with what they said."""
-    ready, _, _ = select.select([pipe for _, pipe in running], [], [], 1.0)
-    for handle in list(running):
-        process, pipe = handle
-        late = time.monotonic() - running[handle][2] > SECONDS
-        if pipe in ready or late:
-            if late:
-                os.killpg(process, signal.SIGKILL)
-            with os.fdopen(pipe) as stream:
-                said = "" if late else stream.read()
-            os.waitpid(process, 0)
-            yield handle, json.loads(said) if said else ("does not end" if late else "the process died")
+class _Worker:
+    """A process that tries some mutants one after the other and writes a line about each into a pipe."""
+
+    def __init__(self, numbers: list[int], mutants: list[Mutant]) -> None:
+        self.left, self.text, self.begun, self.over = list(numbers), b"", time.monotonic(), False
+        self.pipe, writing = os.pipe()
+        self.process = os.fork()
+        if self.process:
+            os.close(writing)
+            os.set_blocking(self.pipe, False)
+            return
+        os.setpgid(0, 0)
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, 1)
+        os.dup2(null, 2)
+        for number in numbers:
+            os.write(writing, json.dumps(_said(mutants[number])).encode() + b"\n")
+        os._exit(0)
+
+    def news(self) -> Iterator[tuple[int, str, float]]:
+        """Mutants that are done since last asked: number, what caught it, seconds."""
+        try:
+            more = os.read(self.pipe, 65_536)
+        except BlockingIOError:
+            more = None
+        self.text += more or b""
+        while b"\n" in self.text:
+            line, _, self.text = self.text.partition(b"\n")
+            yield self.left.pop(0), json.loads(line), self._lap()
+        died = more == b""
+        if self.left and (died or time.monotonic() - self.begun > SECONDS):
+            yield self.left.pop(0), "the process died" if died else "does not end", self._lap()
+            self.stop()
+        elif died:
+            self.stop()
+
+    def stop(self) -> None:
+        """End the process."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process, signal.SIGKILL)
+        os.waitpid(self.process, 0)
+        os.close(self.pipe)
+        self.over = True
+
+    def _lap(self) -> float:
+        begun, self.begun = self.begun, time.monotonic()
+        return self.begun - begun
 
 
-def _fork(mutant: Mutant) -> tuple[int, int]:
-    """Start a process that tries a mutant; its number, and the end of a pipe that it writes its verdict to."""
-    reading, writing = os.pipe()
-    process = os.fork()
-    if process:
-        os.close(writing)
-        return process, reading
-    os.setpgid(0, 0)
-    os.close(reading)
-    null = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(null, 1)
-    os.dup2(null, 2)
+def _said(mutant: Mutant) -> str:
     try:
-        said = attempt(mutant)
+        return attempt(mutant)
     except BaseException as error:  # any error at all tells the mutant from the right program
-        said = f"error: {type(error).__name__}: {error}".partition("\n")[0]
-    os.write(writing, json.dumps(said).encode())
-    os._exit(0)
+        return f"error: {type(error).__name__}: {error}".partition("\n")[0]
 
 
 def attempt(mutant: Mutant) -> str:
-    """The first claim of the quick tier that fails on a mutant, or nothing. Replaces the module for the rest of this process."""
-    sys.meta_path.insert(0, _Altered(mutant.module, mutant.text))
-    from spectral_ode import runtime
-
+    """The first claim of the quick tier that fails on a mutant, or nothing. Our modules are imported anew, one of them altered."""
+    for name in [name for name in sys.modules if name.partition(".")[0] in OURS]:
+        del sys.modules[name]
+    gc.collect()
+    sys.meta_path[:] = [_Altered(mutant.module, mutant.text), *(finder for finder in sys.meta_path if not isinstance(finder, _Altered))]
+    tiers, runtime, staged = (importlib.import_module(name) for name in ("validate.tiers", "spectral_ode.runtime", "validate.staged"))
     runtime.configure()
     import jax
 
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 1e9)  # programs of right modules may be read, but none is kept
-    from validate import tiers
-    from validate.check import staged
-
-    for name, problem in tiers.quick(paper(mutant.module)).items():
-        for verdict in staged(problem):
-            if verdict.ok is False:
-                return f"{name}: {verdict.claim}"
+    problems = {name: problem for name, problem in tiers.quick().items() if problem.system.startswith(paper(mutant.module))}
+    for name, verdict in staged.staged(problems):
+        if verdict.ok is False:
+            return f"{name}: {verdict.claim}"
     return ""
 
 

@@ -1,7 +1,7 @@
 """Closed forms against thirty digits: each formula of a paper, evaluated by our code and once more by mpmath from its meaning.
 
-The referee of a formula is not the formula typed again: it is the integral, the root, the derivative or the eigenvalue that the formula is the
-answer to, at numbers that have nothing special. Formulas belong to one system of their paper, so that they are measured once.
+The referee of a formula is not the formula typed again: it is the integral, the root, the derivative or the eigenvalue that the formula
+is the answer to, at numbers that have nothing special. Formulas belong to one system of their paper, so that they are measured once.
 """
 
 from collections.abc import Callable, Iterable

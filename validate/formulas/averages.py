@@ -6,8 +6,8 @@ With Z = sum_l e^{s_l}, 1/(Z Z') = intint e^{-t Z - u Z'} dt du, and [a] = E a e
     E (sum_l a_l p_l)(sum_m b_m p'_m) = the same with a b, + intint L (L-1) [a e^s] [b e^{s'}] f^{L-2}
     E sum_l p_l^2 sum_m p'_m^2      = intint t u ( L [e^{2s+2s'}] f^{L-1} + L (L-1) [e^{2s}] [e^{2s'}] f^{L-2} )
 
-In one dimension (d = 1) tokens x and a query q make scores s = omega q x of all heads from one number, so that a whole loss is such an integral,
-averaged over q ~ N(0, 1).
+In one dimension (d = 1) tokens x and a query q make scores s = omega q x of all heads from one number, so that a whole loss is such an
+integral, averaged over q ~ N(0, 1).
 """
 
 from collections.abc import Iterator

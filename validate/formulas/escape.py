@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy.integrate import solve_ivp
@@ -45,19 +46,20 @@ def _course(head: _escape.Head, rate: np.ndarray, time: float) -> tuple[np.ndarr
 
 def heads() -> Iterator[tuple[Any, Any]]:
     """Six heads, of which some turn around: blow-up, and where they are before and after the turn."""
+    escape_time, advance = jax.jit(_escape.escape_time), jax.jit(_escape.advance)
     for seed in range(6):
         head = _head(seed)
         state, last = _course(head, RATE, 1e4)
-        yield _escape.escape_time(head, jnp.asarray(RATE)), last + 1 / (RATE[0] * abs(state[0]))  # v = 1/(g (T - t)) near T
+        yield escape_time(head, jnp.asarray(RATE)), last + 1 / (RATE[0] * abs(state[0]))  # v = 1/(g (T - t)) near T
         rate = RATE * [0, 1, 1]  # the first direction is learned already
         for share in (0.1, 0.6, 0.9):
-            t = share * float(_escape.escape_time(head, jnp.asarray(rate)))
-            moved = _escape.advance(head, jnp.asarray(rate), jnp.asarray(t))
+            t = share * float(escape_time(head, jnp.asarray(rate)))
+            moved = advance(head, jnp.asarray(rate), jnp.asarray(t))
             yield jnp.concatenate([moved.v[None], moved.p, moved.n]), _course(head, rate, t)[0]
 
 
 def kicks() -> Iterator[tuple[Any, Any]]:
-    """int r^(1/3) (K, Q) dx through a drop, for a slower and for a faster transverse direction."""
+    """Int r^(1/3) (K, Q) dx through a drop, for a slower and for a faster transverse direction."""
     data = Separate.from_problem(replace(TASK, task=replace(TASK.task, prior=(1.0, 0.8), noise=0.4))).data
     found = np.asarray(_escape.kick_integrals(data))
     g, lam, c = (np.asarray(part) for part in (data.g, data.lam, data.c))

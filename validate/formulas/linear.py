@@ -23,7 +23,7 @@ WHITE = replace(MERGED, task=Regression(spectrum=(0.6, 0.6, 0.6), noise=0.2, con
 
 
 def curve():
-    """s' = s^2 - s^5: the time between two points, and the point at a time."""
+    """S' = s^2 - s^5: the time between two points, and the point at a time."""
     time = lambda a, b: mp.quad(lambda s: 1 / (s**2 - s**5), [a, (a + b) / 2, b])
     low, middle, high = mp.mpf("0.03"), mp.mpf("0.4"), mp.mpf("0.99")
     yield _scalar.g(jnp.asarray(0.4)) - _scalar.g(jnp.asarray(0.03)), time(low, middle)

@@ -1,6 +1,6 @@
 r"""The closed forms of softmax attention, refereed from one function: the loss of some heads, to leading order.
 
-    Loss_i = S_i { (1 - sum_h mu_i^h omega_i^h)^2 + (phi_i/L) sum_hg mu_i^h mu_i^g e^{kappa_hg} },   kappa_hg = sum_j d_j omega_j^h omega_j^g
+    Loss_i = S_i { (1 - sum_h mu_i^h omega_i^h)^2 + (phi_i/L) sum_hg mu_i^h mu_i^g e^{kappa_hg} },  kappa_hg = sum_j d_j omega_j^h omega_j^g
 
 Flows are derivatives of it along the entries of O, V, K, Q; limits are its stationary points, rates the eigenvalues there.
 """

@@ -1,4 +1,4 @@
-r"""The closed forms of sparse regression: Gaussian integrals by quadrature, linear flows by matrix exponentials, laws by their densities."""
+"""The closed forms of sparse regression: Gaussian integrals by quadrature, linear flows by exponentials, laws by their densities."""
 
 import math
 
@@ -50,34 +50,41 @@ def risks():
     yield jnp.stack(_risk.best(jnp.asarray(time), jnp.asarray(3.0 + time))), [0.0, 3.0]
 
 
+def _chi(x, k):
+    """Density of chi^2_k."""
+    return x ** (mp.mpf(k) / 2 - 1) * mp.exp(-x / 2) / (2 ** (mp.mpf(k) / 2) * mp.gamma(mp.mpf(k) / 2))
+
+
 def moments():
     """E w^2, E w r^3, E r^6 over Q = chi^2_n/n and r | Q ~ N(w Q, T Q/n); for normal coefficients also over those."""
     for law in (LAW, NORMAL):
-        found = _moments.correlations(law)
-        n, sigma2 = law.n, mp.mpf(law.sigma) ** 2
-        chi = lambda x, k: x ** (mp.mpf(k) / 2 - 1) * mp.exp(-x / 2) / (2 ** (mp.mpf(k) / 2) * mp.gamma(mp.mpf(k) / 2))
-        powers = lambda k: mp.quad(lambda x: (x / n) ** k * chi(x, n), [0, n, 4 * n, 20 * n, mp.inf])
-        signs = law.coefficients == "signs"
-        others = lambda count, power: (
-            (sigma2 + count) ** power if signs or not count else mp.quad(lambda x: (sigma2 + x) ** power * chi(x, count), [0, 1, 9, mp.inf])
-        )
-        w = lambda power: mp.mpf(1) if signs else _expected(lambda x: x**power, mp.mpf(0), mp.mpf(1))
-        # Moments of N(m, s^2) with m = w Q, s^2 = T Q/n, expanded by Isserlis and averaged term by term.
-        normal = lambda power, extra, count, on: mp.fsum(
-            mp.binomial(power, 2 * j)
-            * mp.fac2(2 * j - 1)
-            * (w(power - 2 * j + extra) if on else (1 if power == 2 * j else 0))
-            * others(count, j)
-            * powers(power - j)
-            / mp.mpf(n) ** j
-            for j in range(power // 2 + 1)
-        )
-        share = mp.mpf(law.s) / law.d
-        yield found.A, share * w(2)
-        yield found.B, share * normal(3, 1, law.s - 1, True)
-        C = share * normal(6, 0, law.s - 1, True) + (1 - share) * normal(6, 0, law.s, False)
-        yield found.C, C
-        yield found.best, share * normal(3, 1, law.s - 1, True) / C
+        found, share = _moments.correlations(law), mp.mpf(law.s) / law.d
+        yield found.A, share * _coefficient(law, 2)
+        B = share * _correlation(law, 3, 1, law.s - 1, on=True)
+        C = share * _correlation(law, 6, 0, law.s - 1, on=True) + (1 - share) * _correlation(law, 6, 0, law.s, on=False)
+        yield jnp.asarray([found.B, found.C, found.best]), [B, C, B / C]
+
+
+def _coefficient(law, power):
+    """E w^power of a non-zero coefficient."""
+    return mp.mpf(1) if law.coefficients == "signs" else _expected(lambda x: x**power, mp.mpf(0), mp.mpf(1))
+
+
+def _correlation(law, power, extra, count, *, on):
+    """E w^extra r^power, r ~ N(w Q, T Q/n), T = sigma^2 + the squares of `count` coefficients: term by term of the powers of a normal."""
+    n, sigma2 = law.n, mp.mpf(law.sigma) ** 2
+
+    def rest(j):
+        if law.coefficients == "signs":
+            return (sigma2 + count) ** j
+        return mp.quad(lambda x: (sigma2 + x) ** j * _chi(x, count), [0, 1, 9, mp.inf])
+
+    total = mp.mpf(0)
+    for j in range(power // 2 + 1):
+        mean = _coefficient(law, power - 2 * j + extra) if on else mp.mpf(power == 2 * j)
+        Q = mp.quad(lambda x, k=power - j: (x / n) ** k * _chi(x, n), [0, n, 4 * n, 20 * n, mp.inf])
+        total += mp.binomial(power, 2 * j) * mp.fac2(2 * j - 1) * mean * rest(j) * Q / mp.mpf(n) ** j
+    return total
 
 
 def _sample():
@@ -161,23 +168,25 @@ def groups():
 
 
 def spectra():
-    """Marchenko-Pastur: resolvent and risks from the density; nodes from integrals that are known."""
-    for gamma in (mp.mpf("0.4"), mp.mpf("1.7")):
-        low, high = (1 - mp.sqrt(gamma)) ** 2, (1 + mp.sqrt(gamma)) ** 2
-        density = lambda s, gamma=gamma, low=low, high=high: mp.sqrt((high - s) * (s - low)) / (2 * mp.pi * gamma * s)
-        atom = max(1 - 1 / gamma, 0)
-        over = lambda f, low=low, high=high, density=density: mp.quad(lambda s: f(s) * density(s), [low, (low + high) / 2, high])
-        p, g = mp.mpf("0.3"), float(gamma)
-        m, m2 = over(lambda s: 1 / (s + p)) + atom / p, over(lambda s: 1 / (s + p) ** 2) + atom / p**2
-        yield jnp.stack(marchenko_pastur.resolvent(jnp.asarray(g), jnp.asarray(0.3))), [p * m, p**2 * m2]
-        S, sigma2 = mp.mpf("1.6"), mp.mpf("0.7")
-        z = gamma * sigma2 / S
-        yield marchenko_pastur.bayes_risk(g, S=1.6, sigma2=0.7), S * z * (over(lambda s: 1 / (s + z)) + atom / z)
-        ridge = S * p**2 * m2 + sigma2 * gamma * over(lambda s: s / (s + p) ** 2)
-        yield marchenko_pastur.ridge_risk(g, 0.3, S=1.6, sigma2=0.7), ridge
-        tau = mp.mpf("2.2")
-        flow = S * (over(lambda s: mp.exp(-2 * s * tau)) + atom) + sigma2 * gamma * over(lambda s: (1 - mp.exp(-s * tau)) ** 2 / s)
-        yield marchenko_pastur.flow_risk(jnp.asarray([2.2]), g, S=1.6, sigma2=0.7), [flow]
+    """Marchenko-Pastur: resolvent and risks from the density."""
+    yield from _law(mp.mpf("0.4"))
+    yield from _law(mp.mpf("1.7"))
+
+
+def _law(gamma):
+    low, high, atom = (1 - mp.sqrt(gamma)) ** 2, (1 + mp.sqrt(gamma)) ** 2, max(1 - 1 / gamma, 0)
+    density = lambda s: mp.sqrt((high - s) * (s - low)) / (2 * mp.pi * gamma * s)
+    over = lambda f: mp.quad(lambda s: f(s) * density(s), [low, (low + high) / 2, high])
+    p, g = mp.mpf("0.3"), float(gamma)
+    m, m2 = over(lambda s: 1 / (s + p)) + atom / p, over(lambda s: 1 / (s + p) ** 2) + atom / p**2
+    yield jnp.stack(marchenko_pastur.resolvent(jnp.asarray(g), jnp.asarray(0.3))), [p * m, p**2 * m2]
+    S, sigma2, tau = mp.mpf("1.6"), mp.mpf("0.7"), mp.mpf("2.2")
+    z = gamma * sigma2 / S
+    yield marchenko_pastur.bayes_risk(g, S=1.6, sigma2=0.7), S * z * (over(lambda s: 1 / (s + z)) + atom / z)
+    ridge = S * p**2 * m2 + sigma2 * gamma * over(lambda s: s / (s + p) ** 2)
+    yield marchenko_pastur.ridge_risk(g, 0.3, S=1.6, sigma2=0.7), ridge
+    flow = S * (over(lambda s: mp.exp(-2 * s * tau)) + atom) + sigma2 * gamma * over(lambda s: (1 - mp.exp(-s * tau)) ** 2 / s)
+    yield marchenko_pastur.flow_risk(jnp.asarray([2.2]), g, S=1.6, sigma2=0.7), [flow]
 
 
 def nodes():
