@@ -14,6 +14,7 @@ from markdown.preprocessors import Preprocessor
 
 FENCE = re.compile(r"^```math\n(.*?)\n```$", re.DOTALL | re.MULTILINE)
 INLINE = r"\$`(.+?)`\$"
+NAME = re.compile(r"(<mi>(?:ln|log|exp|sinh|min|max)</mi>)(?=<mi>)")
 
 
 class Displayed(Preprocessor):
@@ -21,7 +22,7 @@ class Displayed(Preprocessor):
 
     def run(self, lines: list[str]) -> list[str]:
         """The lines with formulas taken out."""
-        wrapped = lambda found: f'<div class="math" tabindex="0">{convert(found[1], display="block")}</div>'
+        wrapped = lambda found: f'<div class="math" tabindex="0">{mathml(found[1], "block")}</div>'
         return FENCE.sub(lambda found: self.md.htmlStash.store(wrapped(found)), "\n".join(lines)).split("\n")
 
 
@@ -30,7 +31,7 @@ class Inline(InlineProcessor):
 
     def handleMatch(self, m: re.Match[str], data: str) -> tuple[str, int, int]:
         """The formula behind a match."""
-        return self.md.htmlStash.store(convert(m[1], display="inline")), m.start(0), m.end(0)
+        return self.md.htmlStash.store(mathml(m[1], "inline")), m.start(0), m.end(0)
 
 
 class Formulas(Extension):
@@ -40,6 +41,11 @@ class Formulas(Extension):
         """Before fences of code (25) and before code in a line (190)."""
         md.preprocessors.register(Displayed(md), "displayed formulas", 27)
         md.inlinePatterns.register(Inline(INLINE, md), "formulas in a line", 195)
+
+
+def mathml(latex: str, display: str) -> str:
+    """LaTeX as MathML, with the blank that belongs between the name of a function and a letter."""
+    return NAME.sub(r'\1<mspace width="0.17em"/>', convert(latex, display=display))
 
 
 def makeExtension(**settings: Any) -> Formulas:

@@ -2,7 +2,7 @@ r"""The notation of our docstrings, turned into LaTeX: one source is read plainl
 
     lam_d, mu_i^h, A*_d, w_init, e^{-lam t}    scripts take a word, a number, a sign, or a group in braces or parentheses
     sum_{d in S}, int_0^inf, sqrt(D), k.G q    Greek letters, sums, roots and functions by name; a dot between symbols is a product
-    dv_i/dt = g v^2 - lam C v^5                a derivative becomes a fraction; every other slash stays what it is
+    dv_i/dt = g v^2 - lam C v^5                a displayed derivative becomes a fraction; every other slash stays what it is
     <A, B>, |k|^2, yhat, w2, +-, ->, <<        brackets touch what they hold, comparisons have spaces; letter and digit: a subscript
     [[a, b], [c, d]]                           a matrix of two rows
 
@@ -37,19 +37,19 @@ SIGNS = {
     "{": r"\lbrace",
     "}": r"\rbrace",
 }
-TOKEN = re.compile(r"\s+|2F1|\d+(?:\.\d+)?(?:e[+-]?\d+)?|[A-Za-z]+|\.\.\.|\.\.|<=|>=|<<|>>|!=|->|\+-|.")
+TOKEN = re.compile(r"\s+|2F1|[A-Za-z]{3,}:(?=\s)|\d+(?:\.\d+)?(?:e[+-]?\d+)?|[A-Za-z]+|\.\.\.|\.\.|<=|>=|<<|>>|!=|->|\+-|.")
 MATRIX = re.compile(r"\[\[([^\[\]]*)\], \[([^\[\]]*)\]\]")
 DERIVATIVE = re.compile(r"(?<![A-Za-z0-9_^])(d[A-Za-z]*(?:_\w+|_\{[^}]*\})?(?:\^\w+)?)/(d[A-Za-z]+(?:_\w+)?)")
 
 
-def latex(text: str) -> str:
-    """A formula in our notation as LaTeX, without delimiters."""
+def latex(text: str, *, stacked: bool = False) -> str:
+    """A formula in our notation as LaTeX, without delimiters; `stacked`: derivatives as fractions."""
     if found := MATRIX.search(text):
         rows = r" \\ ".join(" & ".join(map(latex, row.split(", "))) for row in found.groups())
         matrix = rf"\begin{{pmatrix}} {rows} \end{{pmatrix}}"
-        return f"{latex(text[: found.start()])} {matrix} {latex(text[found.end() :])}".strip()
+        return f"{latex(text[: found.start()], stacked=stacked)} {matrix} {latex(text[found.end() :], stacked=stacked)}".strip()
     parts, end = [], 0
-    for found in DERIVATIVE.finditer(text):
+    for found in DERIVATIVE.finditer(text) if stacked else ():
         top, bottom = (_line(side).strip() for side in found.groups())
         parts += [_line(text[end : found.start()]), rf"\frac{{{top}}}{{{bottom}}} "]
         end = found.end()
@@ -64,7 +64,8 @@ def display(block: str) -> str:
     rows = []
     for line in lines:
         first, *others = re.split(r" {4,}", line.strip())
-        rows += [(r"\qquad " if line[margin] == " " else "") + latex(first), *map(latex, others)]
+        rows += [(r"\qquad " if line[margin] == " " else "") + latex(first, stacked=True)]
+        rows += [latex(other, stacked=True) for other in others]
     if len(rows) == 1:
         return rows[0]
     return "\n".join([r"\begin{align*}", *(f"& {row} \\\\" for row in rows[:-1]), f"& {rows[-1]}", r"\end{align*}"])
@@ -104,6 +105,8 @@ def _piece(tokens: list[str], index: int) -> tuple[str, int]:
         return rf"\sqrt{{{inside}}}", end
     if token == "2F1":
         return "{}_2F_1", index + 1
+    if token.endswith(":") and len(token) > 1:
+        return rf"\text{{{token}}}", index + 1
     if token.isalpha():
         return _word(token, before, after), index + 1
     if token == "." and touching and (after.isalpha() or after == "("):
@@ -131,7 +134,7 @@ def _word(word: str, before: str, after: str) -> str:
         return f"{SYMBOLS[word]} "
     if word in FUNCTIONS:
         return rf"\operatorname{{{word}}} "
-    if word.endswith("hat") and len(word) == 4:
+    if word[1:] == "hat" and word not in ("that", "what"):
         return rf"\hat{{{word[0]}}}"
     if word[0] == "d" and (len(word) == 2 or word[1:] in GREEK or word[1:] == "Loss"):
         return f"d {_word(word[1:], before, '_')}"

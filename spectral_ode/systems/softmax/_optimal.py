@@ -18,7 +18,7 @@ stay dry:
 
 Equiangular heads, $kappa_hh = a$ and $kappa_hg = b$:
 
-    M(a, b) = (H-1)(a-b)/(e^a-e^b) + (a-b+Hb)/(e^a-e^b+He^b)
+    M(a, b) = (H-1)(a-b)/(e^a-e^b) + (a-b+H b)/(e^a-e^b+H e^b)
 
 For $H >= 2$ the supremum is $min(H-1, I)$, approached at $omega -> 0$ and not attained ($M <= I$ is proven by $E >= kappa$;
 $M <= H-1$ is ours, from a numerical search).

@@ -1,7 +1,7 @@
 r"""Excess risks in closed form, all derived here: an orthogonal design, where coordinates decouple, and when to stop.
 
 Orthogonal design ($S = I$, $n >= d$): $r_j = w*_j + xi_j$, $xi_j ~ N(0, v)$, $v = sigma^2/n$. PTO flow: $w_j = r_j (1 - e^{-r_j^2 tau})$.
-With $E_a[f] = E f(r) e^{-a r^2}$ over $r ~ N(beta, v)$, a Gaussian integral with mean $beta/(1+2av)$ and variance $v/(1+2av)$,
+With $E_a[f] = E f(r) e^{-a r^2}$ over $r ~ N(beta, v)$, a Gaussian integral with mean $beta/(1 + 2 a v)$ and variance $v/(1 + 2 a v)$,
 
     E (w_j - beta)^2 = v - 2 (E_tau[r^2] - beta E_tau[r]) + E_{2 tau}[r^2]
 
