@@ -158,7 +158,7 @@ def _script(tokens: list[str], index: int) -> tuple[str, int]:
 
 def _index(word: str) -> str:
     """A word as an index: a Greek letter, one or two letters in a row, or a name."""
-    if word in SYMBOLS:
+    if word in GREEK or word in NAMED:
         return SYMBOLS[word]
     return word if len(word) <= 2 else rf"\mathrm{{{word}}}"
 
