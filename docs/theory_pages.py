@@ -15,7 +15,7 @@ from spectral_ode.system import AbstractSystem
 HOME = Path(systems.__file__).parent
 NOTE = "<!-- Made by docs/generate.py from the docstrings and claims in {source}; edit those. -->"
 SPAN = re.compile(r"(`[^`]+`|\$[^$]+\$)")
-RATE = {"run": "every run", "validate": "`python -m validate`"}
+SLOW = {"run": "", "validate": " Measured by `python -m validate` only."}
 
 
 def papers() -> list[str]:
@@ -78,7 +78,7 @@ def _span(part: str, sections: dict[str, str]) -> str:
 
 def plain(text: str) -> str:
     """Text in which nothing is taken for Markdown."""
-    return re.sub(r"([*|<>\\])", r"\\\1", re.sub(r"(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\_", text))
+    return re.sub(r"[*|<>\\]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\\g<0>", text)
 
 
 def slug(heading: str) -> str:
@@ -103,11 +103,11 @@ def table(name: str) -> str:
     rows = [_row(claim) for claim in measured(system, problem)]
     gaps = system.missing(problem)
     without = "".join(f" There is no {system.labels[rung]} here: {plain(why)}." for rung, why in gaps.items())
-    head = "| claim | exactness | place | bound | reason for the bound | measured by |\n|---|---|---|---|---|---|"
+    head = "| claim | exactness | place | bound | reason for the bound |\n|---|---|---|---|---|"
     return f"## Claims of {name}\n\nBounds for the preset {words}.{without}\n\n" + "\n".join([head, *rows])
 
 
 def _row(claim: Claim) -> str:
-    beyond = f" (Not judged here: {claim.beyond}.)" if claim.beyond else ""
-    cells = [claim.name, claim.exactness, claim.place, f"{claim.bound:.2g}", claim.reason + beyond]
-    return f"| {' | '.join(map(plain, cells))} | {RATE[claim.tier]} |"
+    beyond = f". Not judged here: {claim.beyond}" if claim.beyond else ""
+    cells = [claim.name, claim.exactness, claim.place, f"{claim.bound:.2g}", f"{claim.reason}{beyond}."]
+    return f"| {' | '.join(map(plain, cells))}{SLOW[claim.tier]} |"
