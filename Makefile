@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run test lint types validate figures figures-fast clean
+.PHONY: run test lint types validate figures figures-fast docs clean
 
 run: .venv/ready
 	$(BIN)/python -m spectral_ode run
@@ -26,8 +26,12 @@ figures: .venv/ready
 figures-fast: .venv/ready
 	$(BIN)/python -m figures --fast
 
+docs: .venv/ready-dev
+	$(BIN)/python docs/generate.py --check
+	PYTHONPATH=docs $(BIN)/zensical build --strict
+
 clean:
-	rm -rf .venv runs figures/out
+	rm -rf .venv runs figures/out site .cache
 
 .venv/ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "spectral_ode needs Python 3.11 or newer; try: make PYTHON=python3.12")'

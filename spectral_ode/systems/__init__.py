@@ -1,17 +1,27 @@
 """One file or folder per paper, found by looking: every final `AbstractSystem` in it is a system named file.class, in lower case.
 
-The list is read from the files' text, so that showing it imports nothing.
+The list is read from the files' text, so that showing it imports nothing. The environment variable SPECTRAL_ODE_SYSTEMS names further
+folders to look in (separated as in PATH), so that a paper can live outside of this package.
 """
 
 import ast
 import difflib
 import importlib
+import os
 import pkgutil
 import re
 from pathlib import Path
 from typing import NamedTuple
 
 from spectral_ode.problem import BadInput
+
+
+def elsewhere() -> list[str]:
+    """The folders that SPECTRAL_ODE_SYSTEMS names."""
+    return [os.path.abspath(folder) for folder in os.environ.get("SPECTRAL_ODE_SYSTEMS", "").split(os.pathsep) if folder]
+
+
+__path__.extend(elsewhere())
 
 
 class Entry(NamedTuple):
@@ -24,18 +34,31 @@ class Entry(NamedTuple):
 
 def entries() -> list[Entry]:
     """All systems, by name: a paper is a file, or a folder of files whose `__init__.py` names the paper and imports the systems."""
-    found = []
-    for info in pkgutil.iter_modules(__path__):
-        if info.name.startswith("_"):
-            continue
-        place = next(Path(folder) / info.name for folder in __path__ if any(Path(folder).glob(f"{info.name}*")))
-        files = sorted(place.glob("*.py")) if info.ispkg else [place.with_suffix(".py")]
-        trees = [ast.parse(path.read_text(encoding="utf-8")) for path in files]
+    found, taken = [], set()
+    for folder, info in ((Path(place), info) for place in __path__ for info in _modules(place)):
+        if info.name in taken:
+            raise BadInput(f"{folder / info.name} has the name of another paper; rename it")
+        taken.add(info.name)
+        files = sorted((folder / info.name).glob("*.py")) if info.ispkg else [folder / f"{info.name}.py"]
+        trees = [_parse(path) for path in files]
         paper = re.search(r"arXiv:\s*[^\s,;()]+", " ".join(ast.get_docstring(tree) or "" for tree in trees))
         for node in _final([node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)]):
             title = (ast.get_docstring(node) or "").partition("\n")[0].rstrip(".")
             found.append(Entry(f"{info.name}.{node.name.lower()}", title, paper.group().rstrip(",;.") if paper else ""))
     return found
+
+
+def _modules(folder: str) -> list[pkgutil.ModuleInfo]:
+    if not os.path.isdir(folder):
+        raise BadInput(f"SPECTRAL_ODE_SYSTEMS names {folder}, which is not a folder; separate several folders by {os.pathsep!r}")
+    return [info for info in pkgutil.iter_modules([folder]) if not info.name.startswith("_")]
+
+
+def _parse(path: Path) -> ast.Module:
+    try:
+        return ast.parse(path.read_text(encoding="utf-8"))
+    except SyntaxError as error:
+        raise BadInput(f"{path}, line {error.lineno}: {error.msg}") from None
 
 
 def _final(classes: list[ast.ClassDef]) -> list[ast.ClassDef]:

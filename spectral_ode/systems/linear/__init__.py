@@ -1,7 +1,8 @@
 """Linear attention that learns in context, whole. Paper: arXiv:2501.16265 (Zhang, Singh, Latham, Saxe, ICML 2025).
 
-`separate` has key and query apart (saddle to saddle), `merged` has them in one matrix (one abrupt drop), `blocks` follows every
-block of either (in-weight against in-context learning). `data` holds what the three know about the sequences.
+`data` holds what all three systems know about the sequences. `separate` has key and query apart (saddle to saddle), with the closed form
+of its curve in `_scalar`, the forecast from the start in `_escape` and the fixed points in `_saddles`. `merged` has them in one matrix
+(one abrupt drop). `blocks` follows every block of either (in-weight against in-context learning).
 """
 
 from spectral_ode.systems.linear.blocks import Blocks as Blocks

@@ -1,29 +1,30 @@
 r"""How one head leaves a plateau, exactly, and which head learns which direction when: a forecast from the start alone.
 
-Symbols as in `data` (the paper has g_d = lam_d^2). On a plateau with unlearned directions U every product v k q^T is still negligible,
-so G = diag(g) restricted to U and, in the eigenbasis, a rank-one head obeys  v' = k.G q,  k' = v G q,  q' = v G k.
-With p = k + q, n = k - q and s(t) = int_0^t v:
+Symbols as in `data` (the paper has $g_d = lam_d^2$). On a plateau with unlearned directions $U$ every product $v k q^T$ is still
+negligible, so $G = diag(g)$ restricted to $U$ and, in the eigenbasis, a rank-one head obeys $v' = k.G q$, $k' = v G q$, $q' = v G k$.
+With $p = k + q$, $n = k - q$ and $s(t) = int_0^t v$:
 
     p_d = p_d(0) e^{g_d s},    n_d = n_d(0) e^{-g_d s},
     V(s) = v^2 = v(0)^2 + (1/4) sum_{d in U} [ p_d(0)^2 (e^{2 g_d s} - 1) + n_d(0)^2 (e^{-2 g_d s} - 1) ],
-    T = int |ds| / sqrt(V(s))    along the path of s.
+    T = int |ds| / sqrt(V(s))  along the path of s.
 
-V is convex. The head sets out towards s = sign(v) infinity; if V vanishes on the way (a turning point) it comes back and leaves
-on the other side, where k = -q. Either way it blows up at the finite time T, along the largest rate left in U: that head
-is the one which learns that direction. The head with the smallest T wins the plateau; then the next plateau begins.
+$V$ is convex. The head sets out towards $s = +-inf$, the sign of $v$; if $V$ vanishes on the way (a turning point) it comes back and
+leaves on the other side, where $k = -q$. Either way it blows up at the finite time $T$, along the largest rate left in $U$: that head is
+the one which learns that direction. The head with the smallest $T$ wins the plateau; then the next plateau begins.
 
-Matching (ours; the paper fits nothing here but states no such law). Near blow-up v = 1 / (g (T - t)), which the scalar ODE
-s' = g v* (s^2 - s^5) continues. While the winner saturates, the pull on the other heads along its direction fades as 1 - s^3,
-and int (1 - s^3) dt = T - 1/(g v*): for the others the direction is switched off at that moment.
+Matching (ours; the paper fits nothing here but states no such law). Near blow-up $v = 1 / (g (T - t))$, which the scalar ODE
+$s' = g v* (s^2 - s^5)$ continues (here $s = v / v*$). While the winner saturates, the pull on the other heads along its direction fades as
+$1 - s^3$, and $int (1 - s^3) dt = T - 1/(g v*)$: for the others the direction is switched off at that moment.
 
-Kick (ours). The winner along d is not quite aligned: it carries k_e, q_e, which make G_ed = -C_e lam_d A_ed and G_de = -C_d lam_e A_de
-for a while. With u = int v dt through the drop, x = u - u0 and r = (v/v*)^3 = 1/(1 + e^{-3 g_d x}), they obey the linear equation
+Kick (ours). The winner along $d$ is not quite aligned: it carries $k_e$, $q_e$, which make $G_ed = -C_e lam_d A_ed$ and
+$G_de = -C_d lam_e A_de$ for a while. With $u = int v dt$ through the drop, $x = u - u_0$ and $r = (v/v*)^3 = 1/(1 + e^{-3 g_d x})$, they
+obey the linear equation (a prime is $d/dx$)
 
-    k_e' = -g_e (c_e/c_d) r k_e + g_e q_e,      q_e' = g_e k_e - g_d (lam_e/lam_d) r q_e        (' = d/dx)
+    k_e' = -g_e (c_e/c_d) r k_e + g_e q_e,      q_e' = g_e k_e - g_d (lam_e/lam_d) r q_e
 
-whose solution (K, Q) -> e^{g_e x} (1, 1) at x -> -inf is universal; its amplitude at x = 0 follows from the escape law,
-(p_e/2) (2 v*/|p_d|)^{g_e/g_d}. A waiting head is changed by dk_e = v (int G_ed dt) q_d and dq_e = v (int G_de dt) k_d, which
-is of order one when it is better aligned with d than with e. Without the kick the forecast of later drops is several times worse.
+whose solution $(K, Q) -> e^{g_e x} (1, 1)$ at $x -> -inf$ is universal; its amplitude at $x = 0$ follows from the escape law,
+$(p_e/2) (2 v*/|p_d|)^{g_e/g_d}$. A waiting head is changed by $dk_e = v (int G_ed dt) q_d$ and $dq_e = v (int G_de dt) k_d$, which
+is of order one when it is better aligned with $d$ than with $e$. Without the kick the forecast of later drops is several times worse.
 """
 
 from collections.abc import Callable

@@ -1,11 +1,15 @@
 r"""The 2^D fixed points of linear attention in function space, and how each of them is left.
 
-One fixed point per subset S of the eigenvectors (arXiv:2501.16265, Section 4): A = sum_{d in S} A*_d e_d e_d^T with loss
-tr(Lambda Sigma) - sum_{d in S} gain_d. That is all of them for distinct gains and H R >= D.
+One fixed point per subset $S$ of the eigenvectors (arXiv:2501.16265, Section 4), with its loss:
+
+    A = sum_{d in S} A*_d e_d e_d^T
+    L(S) = tr(Lambda Sigma) - sum_{d in S} gain_d
+
+That is all of them for distinct gains and $H R >= D$.
 
 Stability (ours). Put one head on each learned direction and leave the others at zero. The loss then has one direction of negative
-curvature for each pair (d in S, e not in S) with gain_e > gain_d. The points that training visits, S = {1..m}, have none: an
-idle head at zero feels the loss only through v k^T G q, at third order. They are non-strict saddles; only S = {1..D} is a minimum.
+curvature for each pair ($d$ in $S$, $e$ not in $S$) with $gain_e > gain_d$. The points that training visits, $S = {1..m}$, have none: an
+idle head at zero feels the loss only through $v k^T G q$, at third order. They are non-strict saddles; only $S = {1..D}$ is a minimum.
 """
 
 import itertools

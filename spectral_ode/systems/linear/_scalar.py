@@ -1,8 +1,10 @@
-r"""The universal curve behind every direction: s' = s^2 - s^5, its implicit solution and the inverse of that.
+r"""The universal curve behind every direction: its implicit solution and the inverse of that.
 
-    time = g(s) - g(s0),    g(s) = F(s) - 1/s,    F(s) = -ln(1-s)/3 + ln(1+s+s^2)/6 - arctan((2s+1)/sqrt 3)/sqrt 3,    0 < s < 1
+    ds/dt = s^2 - s^5,    0 < s < 1
+    t = g(s) - g(s_0),    g(s) = F(s) - 1/s
+    F(s) = -ln(1-s)/3 + ln(1+s+s^2)/6 - arctan((2s+1)/sqrt 3)/sqrt 3
 
-(dF/ds = s / (1 - s^3); derived here, the paper's own solution was not at hand.)
+($dF/ds = s / (1 - s^3)$; derived here, the paper's own solution was not at hand.)
 """
 
 import math

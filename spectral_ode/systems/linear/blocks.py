@@ -1,20 +1,23 @@
 r"""Every block of linear attention: the exact flow when some sequences share one task (in-weight against in-context learning).
 
-Paper: arXiv:2501.16265, Figure 14; the equations are ours. A share p of the sequences has a task w ~ N(0, Sigma) of its own, the others
-share one fixed task w_0 (p = 0 as in the authors' script: the context labels are pure noise of variance one). Then the blocks that
-start at zero are driven, so the state is all of them: the last row a_h of each value matrix and the key-query matrix W_h (or K_h, Q_h)
-of `features`, and
+Paper: arXiv:2501.16265, Figure 14; the equations are ours. A share $p$ of the sequences has a task $w ~ N(0, Sigma)$ of its own, the
+others share one fixed task $w_0$ ($p = 0$ as in the authors' script: the context labels are pure noise of variance one). Then the blocks
+that start at zero are driven, so the state is all of them: the last row $a_h$ of each value matrix and the key-query matrix $W_h$ (or
+$K_h$, $Q_h$) of `spectral_ode.features`, which has the features $phi$ and their coefficients $t = t(theta)$, and
 
-    dtheta/dt = -(1/2) d/dtheta ( power - 2 t.b + t^T M t ),        t = t(theta) of `features`.
+    dtheta/dt = -(1/2) d/dtheta ( E y^2 - 2 t.b + t^T M t )
 
-M = E[phi phi^T] and b = E[phi y] are exact. Given w, a token (x; y) is Gaussian with covariance Gamma(w) = [Lambda, Lambda w; w^T Lambda,
-w^T Lambda w + s2], the context is a Wishart matrix S of n of them, Ghat = f (S + q q^T) with q = (x_q; 0), and
+$M = E[phi phi^T]$ and $b = E[phi y]$ are exact. Given $w$, a token $(x; y)$ is Gaussian with covariance
+
+    Gamma(w) = [[Lambda, Lambda w], [w^T Lambda, w^T Lambda w + s2]],
+
+the context is a Wishart matrix $S$ of $n$ of them, $Ghat = f (S + q q^T)$ with $q = (x_q; 0)$, and
 
     E[S_ab S_cd | w] = n^2 Gamma_ab Gamma_cd + n (Gamma_ac Gamma_bd + Gamma_ad Gamma_bc).
 
-What is left are Gaussian moments of x_q of order up to six (by Isserlis' recursion) and polynomials of w of degree four, which three
+What is left are Gaussian moments of $x_q$ of order up to six (by Isserlis' recursion) and polynomials of $w$ of degree four, which three
 Gauss-Hermite nodes per direction integrate exactly. Test losses are the same quadratic form with the moments of the test laws: "in-weight"
-(context labels are noise, the query's is w_0.x_q) and "in-context" (every sequence has its own task).
+(context labels are noise, the query's is $w_0.x_q$) and "in-context" (every sequence has its own task).
 """
 
 import itertools

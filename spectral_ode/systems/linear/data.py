@@ -1,19 +1,22 @@
 r"""What the dynamics of linear attention knows about the sequences: two second moments, and the loss they make.
 
-Paper: arXiv:2501.16265, Sections 2 and 3. Tokens x ~ N(0, Lambda), task w ~ N(0, Sigma), labels y_n = w.x_n + noise of variance s2,
-n context tokens, beta = f_n sum y_n x_n with f_n = 1/n (or 1/(n+1), see `Problem.factor`). Lambda and Sigma share eigenvectors e_d, with
-eigenvalues lam_d, sig_d. Averages <.> are over the context lengths of the loss (one, or all up to N):
+Paper: arXiv:2501.16265, Sections 2 and 3. Tokens $x ~ N(0, Lambda)$, task $w ~ N(0, Sigma)$, labels $y_m = w.x_m$ plus noise of variance
+$s2$, $n$ context tokens, $beta = f_n sum_{m <= n} y_m x_m$ with $f_n = 1/n$ (or $1/(n+1)$, see `Problem.factor`). $Lambda$ and $Sigma$
+share eigenvectors $e_d$, with eigenvalues $lam_d$, $sig_d$. Averages $<.>$ are over the context lengths of the loss (one, or all up to
+$N$):
 
     E[y_q beta x_q^T] = sum_d g_d e_d e_d^T,     g_d = <n f_n> lam_d^2 sig_d
-    E[beta beta^T]    = sum_d C_d e_d e_d^T,     C_d = <n^2 f_n^2> lam_d^2 sig_d + <n f_n^2> (lam_d^2 sig_d + (tr(Lambda Sigma) + s2) lam_d)
+    E[beta beta^T] = sum_d C_d e_d e_d^T,     C_d = <n^2 f_n^2> lam_d^2 sig_d + <n f_n^2> (lam_d^2 sig_d + (tr(Lambda Sigma) + s2) lam_d)
 
-Paper: Sigma = I, s2 = 0, f_n = 1/N: g_d = lam_d^2 and C_d = lam_d^2 c_d with c_d = 1 + (1 + tr(Lambda)/lam_d)/N. Always c_d = C_d / g_d.
-Noise, Sigma and varying lengths are ours. For every yhat = beta^T A x_q the loss is
+Paper: $Sigma = I$, $s2 = 0$, $f_n = 1/N$: $g_d = lam_d^2$ and $C_d = lam_d^2 c_d$ with $c_d = 1 + (1 + tr(Lambda)/lam_d)/N$. Always
+$c_d = C_d / g_d$. Noise, $Sigma$ and varying lengths are ours. For every $yhat = beta^T A x_q$ the loss and its best $A$, diagonal in the
+$e_d$, are
 
-    L(A) = tr(Lambda Sigma) - 2 <A, E[y_q beta x_q^T]> + tr(A^T E[beta beta^T] A Lambda),      A*_d = g_d / (C_d lam_d) = 1 / (c_d lam_d)
+    L(A) = tr(Lambda Sigma) - 2 <A, E[y_q beta x_q^T]> + tr(A^T E[beta beta^T] A Lambda)
+    A*_d = g_d / (C_d lam_d) = 1 / (c_d lam_d)
 
-and learning direction d takes away  gain_d = g_d^2 / (C_d lam_d) = g_d / (c_d lam_d)  (lam_d / c_d in the paper). Directions are numbered
-by falling g_d, the rate at which they are learned.
+and learning direction $d$ takes away $gain_d = g_d^2 / (C_d lam_d) = g_d / (c_d lam_d)$ ($lam_d / c_d$ in the paper). Directions are
+numbered by falling $g_d$, the rate at which they are learned.
 """
 
 import equinox as eqx

@@ -1,25 +1,27 @@
 r"""Merged key and query: a two-layer linear network in disguise, and one abrupt drop.
 
-Paper: arXiv:2501.16265, Section 3. Symbols: v_i, U_i = value weight and key-query matrix of head i; g_d, C_d, lam_d, c_d, beta as in `data`
-(the paper has g_d = lam_d^2). Prediction yhat = beta^T A x_q with A = sum_i v_i U_i; with z = vec(beta x_q^T), w2 = (v_i) and
-W1 = (vec U_i) it is the two-layer network w2^T W1 z. Gradient flow, G = diag(g) - C A Lambda in the eigenbasis:
+Paper: arXiv:2501.16265, Section 3. Symbols: $v_i$, $U_i$ are value weight and key-query matrix of head $i$; $g_d$, $C_d$, $lam_d$, $c_d$,
+$beta$ as in `data` (the paper has $g_d = lam_d^2$). Prediction $yhat = beta^T A x_q$ with $A = sum_i v_i U_i$; with
+$z = vec(beta x_q^T)$, $w2 = (v_i)$ and $W1 = (vec U_i)$ it is the two-layer network $w2^T W1 z$. Gradient flow,
+$G = diag(g) - C A Lambda$ in the eigenbasis:
 
-    dv_i = <U_i, G>,    dU_i = v_i G,       conserved: W1 W1^T - w2 w2^T  (H x H)
+    dv_i/dt = <U_i, G>,    dU_i/dt = v_i G
+    conserved: W1 W1^T - w2 w2^T  (an H by H matrix)
 
-Fixed points: M_0 = {v = 0, <U_i, diag g> = 0} with loss tr(Lambda Sigma), a strict saddle with H directions of negative curvature -2|g|;
-and M_* = {A = A*} with loss tr(Lambda Sigma) - sum gain_d, the global minimum. There is nothing between them.
+Fixed points: $M_0 = {v = 0, <U_i, diag g> = 0}$ with loss $tr(Lambda Sigma)$, a strict saddle with $H$ directions of negative curvature
+$-2|g|$; and $M_* = {A = A*}$ with loss $tr(Lambda Sigma) - sum_d gain_d$, the global minimum. There is nothing between them.
 
-Reduction to D + 1 scalars (ours for a general covariance). Near M_0 only r = (w2 + W1 m)/2 grows, m = vec(diag g)/|g|. From the start
-w2 = s r/|r|, W1 = r/|r| a^T with s = |r| and a = |r| g/|g|, A stays diagonal, A_d = s a_d, and
+Reduction to $D + 1$ scalars (ours for a general covariance). Near $M_0$ only $r = (w2 + W1 m)/2$ grows, $m = vec(diag g)/|g|$. From the
+start $w2 = s r/|r|$, $W1 = (r/|r|) vec(diag a)^T$ with $s = |r|$ and $a = |r| g/|g|$, $A$ stays diagonal, $A_d = s a_d$, and
 
-    ds = sum_d a_d (g_d - lam_d C_d s a_d),      da_d = s (g_d - lam_d C_d s a_d)
+    ds/dt = sum_d a_d (g_d - lam_d C_d s a_d),      da_d/dt = s (g_d - lam_d C_d s a_d)
 
-White case (all lam_d, sig_d equal; eq. 10): with u = s^2, w_init^2 = u(0) = |r|^2 and e = exp(-2 sqrt(D) g t),
+White case (all $lam_d$ equal, all $sig_d$ equal; eq. 10): with $u = s^2$, $w_init^2 = u(0) = |r|^2$ and $e = exp(-2 sqrt(D) g t)$,
 
-    A_d(t) = 1 / (lam c (1 - e) + e sqrt(D) / u(0)),    the paper's sigma(t).
+    A_d(t) = 1 / (lam c (1 - e) + e sqrt(D) / u(0)),  the paper's sigma(t).
 
-Escape law: s = |r| e^{|g| t} until it is of order one, hence t_half = (K - ln |r|) / |g| (the paper: ln(1/w_init)/|g|; the constant K,
-a number of the covariance alone, is ours).
+Escape law: $s = |r| e^{|g| t}$ until it is of order one, hence $t_half = (K - ln |r|) / |g|$ (the paper: $ln(1/w_init)/|g|$; the constant
+$K$, a number of the covariance alone, is ours).
 """
 
 import math

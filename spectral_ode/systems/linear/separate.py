@@ -1,27 +1,30 @@
 r"""Separate key and query: saddle to saddle, one eigenvector at a time.
 
-Paper: arXiv:2501.16265, Section 4. Symbols: v_i, k_ir, q_ir = value, key and query weights of head i, r = 1..R; lam_d, g_d, C_d, c_d, beta
-as in `data` (the paper has g_d = lam_d^2). Prediction yhat = beta^T A x_q with A = sum_i v_i sum_r k_ir q_ir^T.
+Paper: arXiv:2501.16265, Section 4. Symbols: $v_i$, $k_ir$, $q_ir$ are value, key and query weights of head $i$, $r = 1..R$; $lam_d$,
+$g_d$, $C_d$, $c_d$, $beta$ as in `data` (the paper has $g_d = lam_d^2$). Prediction $yhat = beta^T A x_q$ with
+$A = sum_i v_i sum_r k_ir q_ir^T$.
 
-Gradient flow tau dW/dt = -(1/2) dL/dW with tau = 1 (eq. 14), G = sum_d g_d e_d e_d^T - C A Lambda:
+Gradient flow $tau dW/dt = -(1/2) dL/dW$ with $tau = 1$ (eq. 14), $G = sum_d g_d e_d e_d^T - C A Lambda$:
 
-    dv_i = sum_r k_ir^T G q_ir,     dk_ir = v_i G q_ir,     dq_ir = v_i G^T k_ir
+    dv_i/dt = sum_r k_ir^T G q_ir,     dk_ir/dt = v_i G q_ir,     dq_ir/dt = v_i G^T k_ir
     conserved: v_i^2 - sum_r |k_ir|^2  and  K_i K_i^T - Q_i Q_i^T
 
-Fixed points: one per subset S of the eigenvectors, A = sum_{d in S} A*_d e_d e_d^T, with loss (eq. 19)
+Fixed points: one per subset $S$ of the eigenvectors, $A = sum_{d in S} A*_d e_d e_d^T$, with loss (eq. 19)
 
-    L(S) = tr(Lambda Sigma) - sum_{d in S} gain_d;     small starts visit S = {}, {1}, {1, 2}, ... in order of falling rate g_d.
+    L(S) = tr(Lambda Sigma) - sum_{d in S} gain_d
 
-Heads of rank R learn R directions in quick succession: the shared v_i has grown with the first, so that the others escape
-exponentially. Conspicuous plateaus are those at multiples of R; with R H < D the flow ends at plateau R H.
+Small starts visit $S = {}, {1}, {1, 2}, ...$ in order of falling rate $g_d$.
 
-Reduction for rank one (eq. 21): k_i = q_i = v e_d, one scalar per direction,
+Heads of rank $R$ learn $R$ directions in quick succession: the shared $v_i$ has grown with the first, so that the others escape
+exponentially. Conspicuous plateaus are those at multiples of $R$; with $R H < D$ the flow ends at plateau $R H$.
+
+Reduction for rank one (eq. 21): $k_i = q_i = v e_d$, one scalar per direction,
 
     dv/dt = g v^2 - lam C v^5,     v* = (lam c)^(-1/3)
 
-which in s = v / v* and time g v* t is the universal curve s' = s^2 - s^5 of `_scalar`, with its implicit solution.
+which in $s = v / v*$ and time $g v* t$ is the universal curve $s' = s^2 - s^5$ of `_scalar`, with its implicit solution.
 
-The start of each scalar follows from the full start by the escape law of `_escape` (ours): v_d(0) = 1 / (g_d T_d).
+The start of each scalar follows from the full start by the escape law of `_escape` (ours): $v_d(0) = 1 / (g_d T_d)$.
 """
 
 import math

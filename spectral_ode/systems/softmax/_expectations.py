@@ -1,26 +1,35 @@
 r"""What softmax attention does on average to Gaussian tokens, exactly for a finite context: the loss of a decomposable model.
 
-Symbols of arXiv:2402.19442: omega_i^h multiplies x.q in block i of the scores of head h (the paper's omega-bar), mu_i^h multiplies its
-output for task i; d_i = |block i|, r_i = |q_i|^2 / d_i, S_i = E (g_i.q_i)^2, sigma^2 = noise of the labels, L tokens. The derivation is
-ours. Given the query, the scores of two heads h, g are Gaussian with
+Symbols of arXiv:2402.19442: $omega_i^h$ multiplies $x.q$ in block $i$ of the scores of head $h$ (the paper's omega-bar), $mu_i^h$
+multiplies its output for task $i$; $d_i$ is the size of block $i$, $r_i = |q_i|^2 / d_i$, $S_i = E (g_i.q_i)^2$, $sigma^2$ the noise of
+the labels, $L$ tokens. The derivation is ours. Given the query, the scores of two heads $h$, $g$ are Gaussian with
 
     v_h = sum_i (omega_i^h)^2 |q_i|^2,    k = sum_i omega_i^h omega_i^g |q_i|^2.
 
-p = grad ln Z, so with F(v_h, v_g, k) = E ln Z_h ln Z_g and subscripts for derivatives (d/dk = E sum_l d_l d'_l, d/dv = (1/2) E Laplacian)
+$p = grad ln Z$, so with $F(v_h, v_g, k) = E ln Z_h ln Z_g$ and subscripts for derivatives ($d/dk = E sum_l d_l d'_l$, and $d/dv$ is half
+of the mean Laplacian)
 
-    C = E sum_l p_l p'_l = F_k,    K = E (1 - sum p^2)(1 - sum p'^2) = 4 F_{v_h v_g} = (1 - c_h)(1 - c_g) + 4 int_0^k C_{v_h v_g} dk.
+    C = E sum_l p_l p'_l = F_k
+    K = E (1 - sum p^2)(1 - sum p'^2) = 4 F_{v_h v_g} = (1 - c_h)(1 - c_g) + 4 int_0^k C_{v_h v_g} dk
 
-Integrating by parts over the tokens twice (Stein), c(v) = E sum p^2:
+Integrating by parts over the tokens twice (Stein), with $c(v) = E sum p^2$ and $omega_h$ short for $omega_i^h$:
 
-    A_i^h  = E q_i.X_i p / d_i            = omega_i^h E_q[ r_i (1 - c(v_h)) ]
-    B_i^hg = E (X_i p).(X_i p') / d_i     = E_q[ C + r_i ( 2 omega_h^2 C_{v_h} + 2 omega_g^2 C_{v_g} + omega_h omega_g (C_k + K) ) ]
-    B_i^hh                                = E_q[ c + r_i omega_h^2 g ],    g = 4 C_{v_h} + C_k + K at v_h = v_g = k
-    T_ab = E sum_lm sigma^a_l sigma^b_m p_l p'_m = (C Gamma + Gamma D Gamma)_ab,    D = [[2 C_{v_h}, K], [C_k, 2 C_{v_g}]]
+    A_i^h = E q_i.X_i p / d_i = omega_i^h E_q[ r_i (1 - c(v_h)) ]
+    B_i^hg = E (X_i p).(X_i p') / d_i = E_q[ C + r_i ( 2 omega_h^2 C_{v_h} + 2 omega_g^2 C_{v_g} + omega_h omega_g (C_k + K) ) ]
+    B_i^hh = E_q[ c + r_i omega_h^2 g ],    g = 4 C_{v_h} + C_k + K  at  v_h = v_g = k
+
+The two scores themselves, $s^1 = s$ of head $h$ and $s^2 = s'$ of head $g$, have
+
+    T_ab = E sum_lm s^a_l s^b_m p_l p'_m = (C Gamma + Gamma D Gamma)_ab
+    Gamma = [[v_h, k], [k, v_g]],    D = [[2 C_{v_h}, K], [C_k, 2 C_{v_g}]]
+
+The loss of task $i$:
 
     loss_i = S_i ( 1 - 2 sum_h mu_i^h A_i^h + sum_hg mu_i^h mu_i^g B_i^hg ) + sigma^2 sum_hg mu_i^h mu_i^g E_q C_hg
 
-c and g are polynomials in w = v / (TAU + v), and C is the series of `_tables`, whose derivatives and integral in k are taken term by term;
-so h = g is exact to 1e-9 and h != g to the errors stated in tests/test_expectations.py. |q_i|^2 is chi^2_{d_i}: Gauss-Laguerre.
+$c$ and $g$ are polynomials in $w = v / (TAU + v)$, and $C$ is the series of `_tables`, whose derivatives and integral in $k$ are taken
+term by term; so $h = g$ is exact to 1e-9 and $h != g$ to the errors stated in tests/test_expectations.py. $|q_i|^2$ is chi-squared with
+$d_i$ degrees of freedom: Gauss-Laguerre.
 """
 
 import equinox as eqx

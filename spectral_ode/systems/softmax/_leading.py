@@ -1,36 +1,42 @@
 r"""Softmax attention to leading order in 1/L: the loss, its flows, and the equations of the three phases.
 
-Paper: arXiv:2402.19442 (its text was not at hand: the equations are derived here, in its symbols, and agree with what its captions state).
-I tasks: task i lives in d_i coordinates x ~ N(0, 1) of every token, its label is y_i = g_i.x_i + noise of variance sigma^2 and its
-signal is S_i = E (g_i.q_i)^2; phi_i = 1 + sigma^2/S_i. L pairs in context, H heads of embedding d_e, no mask. Decomposable weights:
-omega_i^h (the paper's omega-bar) = eigenvalue of K^T Q / sqrt(d_e) on block i, mu_i^h = eigenvalue of O V on task i. Then, for
-e^{kappa} << L and large d_i (the fluctuation of |q_i|^2 costs O(1/d_i)),
+Paper: arXiv:2402.19442 (its text was not at hand: the equations are derived here, in its symbols, and agree with what its captions
+state). $I$ tasks: task $i$ lives in $d_i$ coordinates $x ~ N(0, 1)$ of every token, its label is $y_i = g_i.x_i$ plus noise of variance
+$sigma^2$ and its signal is $S_i = E (g_i.q_i)^2$; $phi_i = 1 + sigma^2/S_i$. $L$ pairs in context, $H$ heads of embedding $d_e$, no mask.
+Decomposable weights: $omega_i^h$ (the paper's omega-bar) is the eigenvalue of $K^T Q / sqrt(d_e)$ on block $i$, $mu_i^h$ that of $O V$ on
+task $i$. Then, for $e^{kappa} << L$ and large $d_i$ (the fluctuation of $|q_i|^2$ costs $O(1/d_i)$),
 
     kappa_hg = sum_j d_j omega_j^h omega_j^g
-    Loss_i   = S_i { (1 - sum_h mu_i^h omega_i^h)^2 + (phi_i/L) sum_hg mu_i^h mu_i^g e^{kappa_hg} },      Loss = sum_i Loss_i
+    Loss_i = S_i { (1 - sum_h mu_i^h omega_i^h)^2 + (phi_i/L) sum_hg mu_i^h mu_i^g e^{kappa_hg} },      Loss = sum_i Loss_i
 
-(no 1/2, no mean over tasks). With the factors mu = o v, omega = k q / sqrt(d_e), where k and q stand for d_i equal entries each, gradient
-flow on O, V, K, Q is
+(no 1/2, no mean over tasks). With the factors $mu = o v$, $omega = k q / sqrt(d_e)$, where $k$ and $q$ stand for $d_i$ equal entries each,
+gradient flow on $O$, $V$, $K$, $Q$ is
 
-    o' = -v dLoss/dmu,  v' = -o dLoss/dmu,  k' = -q dLoss/domega / (d_i sqrt(d_e)),  q' = -k dLoss/domega / (d_i sqrt(d_e))
+    o' = -v dLoss/dmu,  v' = -o dLoss/dmu
+    k' = -q dLoss/domega / (d_i sqrt(d_e)),  q' = -k dLoss/domega / (d_i sqrt(d_e))
+    conserved: o^2 - v^2  and  k^2 - q^2
 
-    conserved: o^2 - v^2 and k^2 - q^2
-
-and the balanced, positive one (o = v, k = q) is, in logarithms,
+and the balanced, positive one ($o = v$, $k = q$) is, in logarithms,
 
     (ln mu)' = -2 dLoss/dmu,      (ln omega)' = -(2 / (d_i sqrt(d_e))) dLoss/domega
 
-The second is to be integrated in (ln mu, ln omega): a solver of the four factors loses o = v to rounding and leaves the saddle (ours).
+The second is to be integrated in $(ln mu, ln omega)$: a solver of the four factors loses $o = v$ to rounding and leaves the saddle (ours).
 
-Phases of the head of a task alone, x = e d phi/L. Warm-up (omega, mu omega, kappa -> 0; sums over the heads of one task):
+Phases of the head of a task alone, $x = e d phi/L$. Warm-up ($omega$, $mu omega$ and $kappa$ small; sums over the heads of one task):
 
     mu' = 4 S mu (omega - (phi/L) sum_g mu^g),      omega' = 4 (S/d) d_e^{-1/2} omega mu
 
-Emergence, E = (phi/L) e^{d omega^2}: mu and omega, or omega alone with mu slaved to it. Convergence: the rates at the limit.
+Emergence, $E = (phi/L) e^{d omega^2}$: $mu$ and $omega$,
 
     mu' = 4 S mu [omega - mu (omega^2 + E)],       omega' = 4 (S/d) d_e^{-1/2} omega mu [1 - mu omega (1 + d E)]
-    slaved:  mu = omega / (omega^2 + E),           omega' = 4 (S/d) d_e^{-1/2} E omega^2 (1 - d omega^2) / (omega^2 + E)^2
-    rates:   eigenvalues of [[P, P], [Q, Q (1 + 2y)]],  P = 4 S d^{-1/2},  Q = 4 (S/d) d_e^{-1/2} mu*,  y = x/(1 + x);   slaved: 2 y Q
+
+or $omega$ alone with $mu$ slaved to it:
+
+    mu = omega / (omega^2 + E),           omega' = 4 (S/d) d_e^{-1/2} E omega^2 (1 - d omega^2) / (omega^2 + E)^2
+
+Convergence: the rates at the limit are the eigenvalues of a matrix; slaved, the one rate is $2 y Q$.
+
+    [[P, P], [Q, Q (1 + 2y)]],    P = 4 S d^{-1/2},  Q = 4 (S/d) d_e^{-1/2} mu*,  y = x/(1 + x)
 """
 
 from typing import NamedTuple

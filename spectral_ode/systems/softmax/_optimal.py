@@ -2,32 +2,43 @@ r"""Where softmax attention ends and what it is measured against: closed forms, 
 
 Paper: arXiv:2402.19442; its text was not at hand, so every formula is derived here, in its symbols (those of `_leading`).
 
-Limit of gradient flow, one head per task (GF): omega* = d^{-1/2}, mu* = d^{1/2} / (1 + x), Loss* = S x/(1 + x), x = e d phi/L; for n equal
-tasks on one head d -> n d. In general the best mu for given omega leaves Loss_i = S_i / (1 + (L/(phi_i d_i)) b_i) with
+Limit of gradient flow, one head per task (GF), with $x = e d phi/L$; for $n$ equal tasks on one head $d -> n d$:
+
+    omega* = d^{-1/2},    mu* = d^{1/2} / (1 + x),    Loss* = S x/(1 + x)
+
+In general the best $mu$ for given $omega$ leaves $Loss_i = S_i / (1 + (L/(phi_i d_i)) b_i)$ with
 
     b_i = d_i omega_i^T E^{-1} omega_i,   E_hg = e^{kappa_hg},      sum_i b_i = M(kappa) = tr(kappa E^{-1})
 
-so heads differ only in the budget M that they share out. One head has b_i = d_i omega_i^2 e^{-B}, B = sum d_i omega_i^2, and so
-M = B e^{-B} <= 1/e whatever the shares: B = 1. The best shares (OptS) are a water filling; unequal tasks (ours) may stay dry:
+so heads differ only in the budget $M$ that they share out. One head has $b_i = d_i omega_i^2 e^{-B}$, $B = sum_i d_i omega_i^2$, and so
+$M = B e^{-B} <= 1/e$ whatever the shares, with equality at $B = 1$. The best shares (OptS) are a water filling; unequal tasks (ours) may
+stay dry:
 
     b_i = [ l sqrt(S_i/a_i) - 1/a_i ]_+,   a_i = L/(phi_i d_i),   l such that sum_i b_i = M
 
-Equiangular heads, kappa_hh = a, kappa_hg = b: M(a, b) = (H-1)(a-b)/(e^a-e^b) + (a-b+Hb)/(e^a-e^b+He^b). For H >= 2 the supremum is
-min(H-1, I), approached at omega -> 0 and not attained (M <= I is proven by E >= kappa; M <= H-1 is ours, from a numerical search).
+Equiangular heads, $kappa_hh = a$ and $kappa_hg = b$:
 
-Signed pair, heads (mu, omega) and (-mu, -omega): Loss = S y/(1 + y), y = (phi d/L) sinh(k)/k, k = d omega^2. Linear attention is k -> 0.
+    M(a, b) = (H-1)(a-b)/(e^a-e^b) + (a-b+H b)/(e^a-e^b+H e^b)
 
-Benchmarks in the proportional limit, gamma = d_i/L: the Bayes risk and the risk of ridge regression of `spectral_ode.marchenko_pastur`.
+For $H >= 2$ the supremum is $min(H-1, I)$, approached at $omega -> 0$ and not attained ($M <= I$ is proven by $E >= kappa$;
+$M <= H-1$ is ours, from a numerical search).
 
-Allocation (ours). In the warm-up a head alone obeys a quadratic system. With D = d sqrt(d_e), p = 1/(1 + phi D/L) and
-rho = mu(0) (1 + phi D/L) / (D omega(0)) it blows up at
+Signed pair, heads $(mu, omega)$ and $(-mu, -omega)$; linear attention is $k -> 0$:
+
+    Loss = S y/(1 + y),    y = (phi d/L) sinh(k)/k,    k = d omega^2
+
+Benchmarks in the proportional limit, $gamma = d_i/L$: the Bayes risk and the risk of ridge regression of `spectral_ode.marchenko_pastur`.
+
+Allocation (ours). In the warm-up a head alone obeys a quadratic system. With $D = d sqrt(d_e)$, $p = 1/(1 + phi D/L)$ and
+$rho = mu(0) (1 + phi D/L) / (D omega(0))$ it blows up at
 
     T = (1/(4 S omega(0))) int_0^inf e^{-p u} / (1 - (1 - rho) e^{-u}) du = 2F1(1, p; 1+p; 1-rho) / (4 S p omega(0))
 
-(phi D/L -> 0: 1/(4 S) times D over the logarithmic mean of mu(0) and D omega(0)). The head with the smallest T takes the task. This is
-sure when one head of the task starts with both the largest mu and the largest omega (the warm-up keeps that order; for equal omega it is
-the largest mu), unless another task has emerged on that head before: then a task may go to another head. Where heads start crossed, the
-drag that they share, which T leaves out, can also matter in near ties. On random starts T is right for 19 tasks of 20 (the tests).
+($phi D/L -> 0$: $1/(4 S)$ times $D$ over the logarithmic mean of $mu(0)$ and $D omega(0)$). The head with the smallest $T$ takes the
+task. This is sure when one head of the task starts with both the largest $mu$ and the largest $omega$ (the warm-up keeps that order; for
+equal $omega$ it is the largest $mu$), unless another task has emerged on that head before: then a task may go to another head. Where
+heads start crossed, the drag that they share, which $T$ leaves out, can also matter in near ties. On random starts $T$ is right for 19
+tasks of 20 (the tests).
 """
 
 from typing import NamedTuple

@@ -1,6 +1,6 @@
 r"""Two answers to one question: the losses of decomposable weights and how they pull, to leading order in 1/L or exactly at finite L.
 
-The flows of `spectral` need nothing else. Both orders are smooth in (mu, omega); the second is slower by the average over query norms.
+The flows of `spectral` need nothing else. Both orders are smooth in $(mu, omega)$; the second is slower by the average over query norms.
 """
 
 import abc

@@ -1,27 +1,29 @@
 r"""Tables of softmax averages over Gaussian scores, exact for a finite number L of tokens; no Monte Carlo. Built once per L, in numpy.
 
-Two heads see scores (s_l, s'_l) ~ N(0, [[v, k], [k, v']]), independent over l = 1..L; p = softmax(s), Z = sum_l e^{s_l}. With
+Two heads see scores $(s_l, s'_l) ~ N(0, [[v, k], [k, v']])$, independent over $l = 1..L$; $p$ is the softmax of $s$ and
+$Z = sum_l e^{s_l}$. With
 
-    f(t, u) = E e^{-t e^s - u e^{s'}},    1/Z = int_0^inf e^{-t Z} dt,    1/Z^j = int t^{j-1} e^{-t Z} dt / (j-1)!
+    f(t, u) = E e^{-t e^s - u e^{s'}},    1/Z^j = int_0^inf t^{j-1} e^{-t Z} dt / (j-1)!
 
-averages of products of p become integrals over t (and u) of one-token averages times powers of f. One head, phi_j(t) = E e^{j s - t e^s}:
+averages of products of $p$ become integrals over $t$ (and $u$) of one-token averages times powers of $f$. One head,
+$phi_j(t) = E e^{j s - t e^s}$:
 
-    E sum p^2 = L int t phi_2 f^{L-1},    E sum p^3 = L int (t^2/2) phi_3 f^{L-1}
-    E (sum p^2)^2 = int (t^3/6) [ L phi_4 f^{L-1} + L (L-1) phi_2^2 f^{L-2} ]
+    E sum p^2 = L int t phi_2 f^{L-1} dt,    E sum p^3 = L int (t^2/2) phi_3 f^{L-1} dt
+    E (sum p^2)^2 = int (t^3/6) [ L phi_4 f^{L-1} + L (L-1) phi_2^2 f^{L-2} ] dt
 
-Two heads: with normalized Hermite polynomials he_n and rho = k / sqrt(v v'), Mehler's formula separates the two scores,
+Two heads: with normalized Hermite polynomials $he_n$ and $rho = k / sqrt(v v')$, Mehler's formula separates the two scores,
 
-    f = sum_n rho^n a_n(t) a'_n(u),    a_n(t) = E[he_n(x) e^{-t e^{sqrt(v) x}}],
-    C = E sum_l p_l p'_l = L intint phi_11 f^{L-1} = sum_n rho^n m_n(v, v'),    phi_11 = d^2 f / dt du.
+    f = sum_n rho^n a_n(t) a'_n(u),    a_n(t) = E[he_n(x) e^{-t e^{sqrt(v) x}}]
+    C = E sum_l p_l p'_l = L intint phi_11 f^{L-1} dt du = sum_n rho^n m_n(v, v'),    phi_11 = d^2 f / dt du
 
-The right side is a power series in rho, so m_n follows from C at the roots of unity by a Fourier transform. Each m_n is a Gram matrix
-in (v, v') and numerically of low rank: m_n(v, v') = sum_r psi_nr(v) psi_nr(v'). psi_nr vanishes like v^{n/2}, hence (ours)
+The right side is a power series in $rho$, so $m_n$ follows from $C$ at the roots of unity by a Fourier transform. Each $m_n$ is a Gram
+matrix in $(v, v')$ and numerically of low rank: $m_n(v, v') = sum_r psi_nr(v) psi_nr(v')$. $psi_nr$ vanishes like $v^{n/2}$, hence
+(ours), with polynomials $u_nr$,
 
-    psi_nr(v) = w^{n/2} u_nr(w),    w = v / (TAU + v),    u_nr a polynomial,
+    psi_nr(v) = w^{n/2} u_nr(w),    w = v / (TAU + v)
+    C = sum_nr z^n u_nr(w) u_nr(w'),    z = k / sqrt((TAU + v)(TAU + v'))
 
-    C = sum_nr z^n u_nr(w) u_nr(w'),    z = k / sqrt((TAU + v)(TAU + v')),
-
-which is smooth in (v, v', k), parallel heads and v = 0 included: no root, no division by v.
+which is smooth in $(v, v', k)$, parallel heads and $v = 0$ included: no root, no division by $v$.
 """
 
 import functools

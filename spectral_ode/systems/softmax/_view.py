@@ -1,10 +1,12 @@
 r"""How full weights are seen as a spectrum, and what lies outside of it.
 
-    mu_i^h    = (O^h V^h)_{i, y_i},        omega_i^h = mean over block i of the diagonal of K^h^T Q^h / sqrt(d_e)
+    mu_i^h = (O^h V^h)_{i, y_i},        omega_i^h = mean over block i of the diagonal of (K^h)^T Q^h / sqrt(d_e)
 
 For decomposable weights nothing else is there, and gradient flow keeps it so. Otherwise the rest is measured: the spread of the diagonal
-inside a block, and the norms of the four parts that the theory sets to zero. The balances o^2 - v^2 and k^2 - q^2 are those of the norms
-of rows and columns, |O_i|^2 - |V_{y_i}|^2 and (|K_block|^2 - |Q_block|^2) / d_i, which full gradient flow conserves, too.
+inside a block, and the norms of the four parts that the theory sets to zero. The balances $o^2 - v^2$ and $k^2 - q^2$ are those of the
+norms of rows and columns, which full gradient flow conserves, too:
+
+    |O_i|^2 - |V_{y_i}|^2,    (|K_block|^2 - |Q_block|^2) / d_i
 """
 
 import jax.numpy as jnp

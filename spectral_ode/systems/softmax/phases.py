@@ -1,8 +1,8 @@
 r"""The equations of the three phases (arXiv:2402.19442), each as a flow of its own, held against the full flow to leading order.
 
-    Warmup       ln mu, ln omega       all heads, while omega and mu omega are small: the losses stay at their signal
-    Emergence    ln mu_i, ln omega_i   each task's own head alone
-    Slaved       ln omega_i            mu_i at its best value for omega_i: one equation, closed in omega
+- Warmup, in $ln mu$ and $ln omega$: all heads, while $omega$ and $mu omega$ are small: the losses stay at their signal.
+- Emergence, in $ln mu_i$ and $ln omega_i$: each task's own head alone.
+- Slaved, in $ln omega_i$: $mu_i$ at its best value for $omega_i$: one equation, closed in $omega$.
 
 The equations are those of `_leading`, where the rates of the third phase, convergence, stand too.
 """

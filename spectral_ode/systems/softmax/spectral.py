@@ -1,16 +1,16 @@
-r"""The spectral dynamics of softmax attention: warm-up, emergence, convergence of every omega_i^h and mu_i^h.
+r"""The spectral dynamics of softmax attention: warm-up, emergence, convergence of every head and task.
 
 Paper: arXiv:2402.19442; the equations are those of `_leading`, derived there in the paper's symbols. State of one system, seen by all as
-a spectrum (mu, omega), heads x tasks:
+a spectrum $(mu_i^h, omega_i^h)$, heads by tasks:
 
-    Balanced     ln mu, ln omega     o = v and k = q, as the paper starts: all signs stay positive, and rounding cannot leave the saddle
-    Factored     o, v, k, q          any balance; signs can change, which one head per task does not survive (ours)
+- Balanced, in $ln mu$ and $ln omega$: $o = v$ and $k = q$, as the paper starts; signs stay positive, and rounding cannot leave the saddle.
+- Factored, in $o$, $v$, $k$, $q$: any balance; signs can change, which one head per task does not survive (ours).
 
-Both come at either order (`_orders`): the paper's leading one, and the exact one at finite L, which is their population flow.
+Both come at either order (`_orders`): the paper's leading one, and the exact one at finite $L$, which is their population flow.
 
-Loss = sum_i Loss_i / sum_i S_i, the share of the signal that is left; the flow descends sum_i Loss_i. Landmarks of task i, for
-the head that serves it (the largest |mu omega|): "emergence i", a twentieth of its signal is caught; "half i", omega = 0.15 sqrt(10/d_i),
-about half of its limit (and 0.15 in the setting of Figure 1); "convergence i", omega = 0.7 d_i^{-1/2}.
+The loss shown is $sum_i Loss_i / sum_i S_i$, the share of the signal that is left; the flow descends $sum_i Loss_i$. Landmarks of task
+$i$, for the head that serves it (the largest $|mu omega|$): "emergence i", a twentieth of its signal is caught; "half i",
+$omega = 0.15 sqrt(10/d_i)$, about half of its limit (and 0.15 in the setting of Figure 1); "convergence i", $omega = 0.7 d_i^{-1/2}$.
 """
 
 import abc

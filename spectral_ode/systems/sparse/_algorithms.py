@@ -1,16 +1,17 @@
 r"""Preprocess, then optimize; plain gradient descent; and the referees they are measured against.
 
 Paper: arXiv:2408.04532. Its text was not at hand: that the first layer reweights features by in-context correlations and later layers
-descend is the paper's statement, the formulas are derived here. With S = X^T X/n, r = X^T y/n and R = diag(r) (preprocessed, PTO) or
-R = I (plain, GD), descent on the features R x from zero reads, in w = R theta,
+descend is the paper's statement, the formulas are derived here. With $S = X^T X/n$, $r = X^T y/n$ and $R = diag(r)$ (preprocessed, PTO) or
+$R = I$ (plain, GD), descent on the features $R x$ from zero reads, in $w = R theta$,
 
-    w_{t+1} = w_t - eta R^2 (S w_t - r),        flow (eta -> 0, tau = eta t):  dw/dtau = -R^2 (S w - r)
+    w_{t+1} = w_t - eta R^2 (S w_t - r),        dw/dtau = -R^2 (S w - r)  as  eta -> 0,  tau = eta t
 
-and is solved per eigen-direction of A = R S R = U diag(lam) U^T, c = U^T R r:
+and is solved per eigen-direction of $A = R S R = U diag(lam) U^T$, $c = U^T R r$:
 
     w_t = R U [ (1 - (1 - eta lam)^t)/lam ] c,      w(tau) = R U [ (1 - e^{-lam tau})/lam ] c
 
-where a zero eigenvalue (n < d) has the factor eta t, or tau. Steps converge for eta < 2/lam_max. One step of PTO is eta r^3, of GD eta r.
+where a zero eigenvalue ($n < d$) has the factor $eta t$, or $tau$. Steps converge for $eta < 2/lam_max$. One step of PTO is $eta r^3$, of
+GD $eta r$.
 """
 
 import equinox as eqx

@@ -1,12 +1,14 @@
-r"""Moments of the correlations r_j = (1/n) sum_i x_ij y_i, exactly, at any n. Derived here.
+r"""Moments of the correlations of a context with its labels, exactly, at any n. Derived here.
 
-Given x_j, r_j ~ N(w_j Q, T Q/n) with Q = |x_j|^2/n and T = sigma^2 + sum_{k != j} w_k^2, so with E Q^k = prod_{i<k} (n + 2i)/n^k
+The correlations are $r_j = (1/n) sum_i x_ij y_i$. Given $x_j$, $r_j ~ N(w_j Q, T Q/n)$ with $Q = |x_j|^2/n$ and
+$T = sigma^2 + sum_{k != j} w_k^2$, so with $E Q^k = prod_{i<k} (n + 2i)/n^k$
 
-    A = E w_j^2   = (s/d) m2
+    A = E w_j^2 = (s/d) m2
     B = E w_j r_j^3 = (s/d) (m4 E Q^3 + 3 m2 E T_1 E Q^2/n)
-    C = E r_j^6   = (s/d) (m6 E Q^6 + 15 m4 E T_1 E Q^5/n + 45 m2 E T_1^2 E Q^4/n^2 + 15 E T_1^3 E Q^3/n^3) + (1 - s/d) 15 E T_0^3 E Q^3/n^3
+    C = E r_j^6 = (s/d) (m6 E Q^6 + 15 m4 E T_1 E Q^5/n + 45 m2 E T_1^2 E Q^4/n^2 + 15 E T_1^3 E Q^3/n^3)
+      + (1 - s/d) 15 E T_0^3 E Q^3/n^3
 
-where m_k = E w^k of a non-zero coefficient, T_1 has the other s - 1 coefficients and T_0 (off the support) all s of them.
+where $m_k = E w^k$ of a non-zero coefficient, $T_1$ has the other $s - 1$ coefficients and $T_0$ (off the support) all $s$ of them.
 """
 
 import math

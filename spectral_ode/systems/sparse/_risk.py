@@ -1,18 +1,19 @@
 r"""Excess risks in closed form, all derived here: an orthogonal design, where coordinates decouple, and when to stop.
 
-Orthogonal design (S = I, n >= d): r_j = w*_j + xi_j, xi_j ~ N(0, v), v = sigma^2/n. PTO flow: w_j = r_j (1 - e^{-r_j^2 tau}). With
-E_a[f] = E f(r) e^{-a r^2} over r ~ N(beta, v), a Gaussian integral with mean beta/(1+2av) and variance v/(1+2av),
+Orthogonal design ($S = I$, $n >= d$): $r_j = w*_j + xi_j$, $xi_j ~ N(0, v)$, $v = sigma^2/n$. PTO flow: $w_j = r_j (1 - e^{-r_j^2 tau})$.
+With $E_a[f] = E f(r) e^{-a r^2}$ over $r ~ N(beta, v)$, a Gaussian integral with mean $beta/(1 + 2 a v)$ and variance $v/(1 + 2 a v)$,
 
     E (w_j - beta)^2 = v - 2 (E_tau[r^2] - beta E_tau[r]) + E_{2 tau}[r^2]
 
-which on the support falls to v and off it (beta = 0) is v [1 - 2 (1+2 tau v)^{-3/2} + (1+4 tau v)^{-3/2}], about 15 tau^2 v^3 at first:
-coordinates without signal hardly move while tau v << 1, and for tau -> inf everything returns to least squares, d v.
+which on the support falls to $v$ and off it ($beta = 0$) is $v [1 - 2 (1+2 tau v)^{-3/2} + (1+4 tau v)^{-3/2}]$, about $15 tau^2 v^3$ at
+first: coordinates without signal hardly move while $tau v << 1$, and for $tau -> inf$ everything returns to least squares, $d v$. Beside
+it:
 
-    GD at its best time, ridge at its best penalty        W2 d v/(W2 + d v)        (all coordinates shrink alike)
-    Lasso = soft threshold lam                            per coordinate, `threshold_risk`; lam = sigma sqrt(2 log d/n)
-    support known                                         s v
+- GD at its best time, and ridge at its best penalty (all coordinates shrink alike): $W2 d v/(W2 + d v)$ with $W2 = E |w*|^2$;
+- Lasso is a soft threshold $lam = sigma sqrt(2 log d/n)$, per coordinate (`threshold_risk`);
+- with the support known: $s v$.
 
-Stopping (Gaussian design): the support needs tau >> 1/beta^2, noise and interference move the others from tau ~ n/(W2 + sigma^2) on.
+Stopping (Gaussian design): the support needs $tau >> 1/beta^2$, noise and interference move the others from $tau ~ n/(W2 + sigma^2)$ on.
 """
 
 import jax.numpy as jnp

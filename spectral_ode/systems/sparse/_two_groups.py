@@ -1,23 +1,28 @@
 r"""The depth flow of a Gaussian design in two groups: the support, integrated exactly per task, and all other coordinates as one law.
 
-Derived here, for d >> s. On the support (s x s block S_o, correlations r_o, R = diag(r_o)) the PTO flow is that of `_algorithms`, with
-A = R S_o R = U diag(lam) U^T, c = U^T R r_o; what the other coordinates do to it is left out. The residual of the labels is then
+Derived here, for $d >> s$. On the support (block $S_o$ of size $s$, correlations $r_o$, $R = diag(r_o)$) the PTO flow is that of
+`_algorithms`, with $A = R S_o R = U diag(lam) U^T$, $c = U^T R r_o$; what the other coordinates do to it is left out. The residual of the
+labels is then
 
-    rho(tau) = rho_0 + sum_k e^{-lam_k tau} rho_k,   |rho_k|^2/n = c_k^2/lam_k,   all orthogonal, |rho_0|^2/n = |y|^2/n - sum_k c_k^2/lam_k
+    rho(tau) = rho_0 + sum_k e^{-lam_k tau} rho_k,   |rho_k|^2/n = c_k^2/lam_k
+    |rho_0|^2/n = |y|^2/n - sum_k c_k^2/lam_k
 
-with rho_0 the residual of least squares on the support. A coordinate j off the support has tokens independent of all of this, so
+all orthogonal, with $rho_0$ the residual of least squares on the support. A coordinate $j$ off the support has tokens independent of all
+of this, so
 
-    dw_j/dtau = r_j^2 (z_j(tau) - w_j),   z_j(tau) = b_0 + sum_k b_k e^{-lam_k tau},   b_k ~ N(0, V_k) independent,  V_k = |rho_k|^2/n^2
+    dw_j/dtau = r_j^2 (z_j(tau) - w_j),   z_j(tau) = b_0 + sum_k b_k e^{-lam_k tau}
 
-and r_j = z_j(0) = sum_k b_k. (S_jj = 1, and coordinates off the support do not feel each other.) Hence w_j = sum_k phi_k b_k with
+with independent $b_k ~ N(0, V_k)$, $V_k = |rho_k|^2/n^2$, and $r_j = z_j(0) = sum_k b_k$. ($S_jj = 1$, and coordinates off the support do
+not feel each other.) Hence $w_j = sum_k phi_k b_k$ with $q = r_j^2$, $lam_0 = 0$ and
 
-    dphi_k/dtau = q (e^{-lam_k tau} - phi_k),  q = r_j^2:    phi_k = q (e^{-lam_k tau} - e^{-q tau})/(q - lam_k),  lam_0 = 0
+    dphi_k/dtau = q (e^{-lam_k tau} - phi_k),    phi_k = q (e^{-lam_k tau} - e^{-q tau})/(q - lam_k)
 
-and given r_j ~ N(0, V), V = sum_k V_k, E[w_j^2 | r_j] = (r_j^2 - V) (phi.V/V)^2 + sum_k phi_k^2 V_k: one integral is left,
+and given $r_j ~ N(0, V)$, $V = sum_k V_k$, one integral is left:
 
+    E[w_j^2 | r_j] = (r_j^2 - V) (phi.V/V)^2 + sum_k phi_k^2 V_k
     E_off = (d - s) int E[w_j^2 | r_j = sqrt(2 V u)] e^{-u} u^{-1/2} du / sqrt(pi)
 
-Time scales: 1/lam_k ~ 1/beta^2 on the support, 1/V ~ n/(W2 + sigma^2) off it.
+Time scales: $1/lam_k ~ 1/beta^2$ on the support, $1/V ~ n/(W2 + sigma^2)$ off it.
 """
 
 import equinox as eqx

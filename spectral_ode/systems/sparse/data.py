@@ -1,9 +1,9 @@
 r"""Sparse regression in context: what the algorithms of this paper see.
 
-    x_i ~ N(0, I_d), i = 1..n,     y_i = <w*, x_i> + eps_i,     eps_i ~ N(0, sigma^2)
+    x_i ~ N(0, I_d),  i = 1..n,     y_i = <w*, x_i> + eps_i,     eps_i ~ N(0, sigma^2)
 
-w* has s non-zeros on a uniformly random support: +-1 ("signs") or N(0, 1) ("normal"). The paper varies the noise; the laws of the
-non-zeros are our reading. For isotropic x the excess risk of an estimate is |w - w*|^2.
+$w*$ has $s$ non-zeros on a uniformly random support: $+-1$ ("signs") or $N(0, 1)$ ("normal"). The paper varies the noise; the laws of the
+non-zeros are our reading. For isotropic $x$ the excess risk of an estimate is $|w - w*|^2$.
 """
 
 import math

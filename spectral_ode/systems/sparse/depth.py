@@ -1,16 +1,18 @@
 r"""Depth as time: layers of a transformer descend on preprocessed features, and this is their flow.
 
-Paper: arXiv:2408.04532; formulas derived here. The exact flow of given tasks (rung "population") runs in the coefficients theta of the
-features R x, R = diag(r), and beside it in those of the plain features x; per task, with S = X^T X/n, r = X^T y/n, A = R S R,
+Paper: arXiv:2408.04532; formulas derived here. The exact flow of given tasks (rung "population") runs in the coefficients $theta$ of the
+features $R x$, $R = diag(r)$, and beside it in those of the plain features $x$; per task, with $S = X^T X/n$, $r = X^T y/n$, $A = R S R$,
 
-    dtheta/dtau = -(A theta - R r),   w = R theta          (PTO)            dw/dtau = -(S w - r)          (GD)
+    dtheta/dtau = -(A theta - R r),   w = R theta   (PTO)
+    dw/dtau = -(S w - r)   (GD)
 
-which is minus half the gradient of the in-context loss (1/n) sum_i (y_i - <theta, R x_i>)^2. The reduced rung knows each task's support
-block only, and all other coordinates as one law (`_two_groups`: modes e^{-lam_k tau} and responses phi_k); GD it knows through the
-Marchenko-Pastur law (e^{-lam tau} at the nodes of its spectrum). "Training" is the constructed transformer, layer by layer, at
-tau = eta x layer.
+which is minus half the gradient of the in-context loss $(1/n) sum_i (y_i - <theta, R x_i>)^2$. The reduced rung knows each task's support
+block only, and all other coordinates as one law (`_two_groups`: modes $e^{-lam_k tau}$ and responses $phi_k$); GD it knows through the
+Marchenko-Pastur law ($e^{-lam tau}$ at the nodes of its spectrum). "Training" is the constructed transformer, layer by layer, at
+$tau = eta$ times the layer.
 
-Two time scales: the support is learned at tau ~ 1/beta^2, the others begin to move at tau ~ n/(W2 + sigma^2); the risk is least between.
+Two time scales: the support is learned at $tau ~ 1/beta^2$, the others begin to move at $tau ~ n/(W2 + sigma^2)$; the risk is least
+between.
 """
 
 from typing import ClassVar

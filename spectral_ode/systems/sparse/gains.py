@@ -1,17 +1,19 @@
 r"""How the construction is learned: gains of the first layer's heads and the step size of the second, under gradient flow.
 
-Derived here, for the two-layer construction of arXiv:2408.04532 with head gains g_j and one step of size eta: w_j = eta g_j^2 r_j^3. With
-kappa_j = eta g_j^2 and the moments A = E w*_j^2, B = E w*_j r_j^3, C = E r_j^6 of `_moments` the risk is exactly
+Derived here, for the two-layer construction of arXiv:2408.04532 with head gains $g_j$ and one step of size $eta$:
+$w_j = eta g_j^2 r_j^3$. With $kappa_j = eta g_j^2$ and the moments $A = E w*_j^2$, $B = E w*_j r_j^3$, $C = E r_j^6$ of `_moments` the
+risk is exactly
 
     L = sum_j (A - 2 kappa_j B + kappa_j^2 C)
 
-and its flow, dW/dt = -(1/2) dL/dW,
+and its flow, $dW/dt = -(1/2) dL/dW$,
 
-    dg_j/dt = 2 eta g_j (B - C kappa_j),      deta/dt = sum_j g_j^2 (B - C kappa_j),      conserved: sum_j g_j^2 - 2 eta^2
+    dg_j/dt = 2 eta g_j (B - C kappa_j),      deta/dt = sum_j g_j^2 (B - C kappa_j)
+    conserved: sum_j g_j^2 - 2 eta^2
 
-Fixed points: kappa_j = kappa* = B/C for all j (the minimum); some heads at g_j = 0 and the others at kappa* (saddles); the line g = 0 with
-any eta, along which eta > 0 is unstable and eta < 0 a trap. From a small start all gains first grow by one common factor, so larger ones
-reach kappa* earlier: unequal heads are activated one after another.
+Fixed points: $kappa_j = kappa* = B/C$ for all $j$ (the minimum); some heads at $g_j = 0$ and the others at $kappa*$ (saddles); the line
+$g = 0$ with any $eta$, along which $eta > 0$ is unstable and $eta < 0$ a trap. From a small start all gains first grow by one common
+factor, so larger ones reach $kappa*$ earlier: unequal heads are activated one after another.
 """
 
 from typing import ClassVar
