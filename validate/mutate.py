@@ -25,10 +25,15 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 
+from spectral_ode import run
+from spectral_ode.folder import whole
+from spectral_ode.problem import BadInput
+from validate import mutants
 from validate.mutants import Mutant
 
 SECONDS = 600.0  # after which a mutant counts as one that does not end; the right program takes a twentieth of it
 BATCH = 20  # mutants of one process: it keeps what it has compiled of the libraries, until memory maps would run out
+LIBRARIES = ("jax", "equinox", "diffrax", "optax", "optimistix", "scipy.stats", "scipy.integrate", "scipy.interpolate", "mpmath")
 OURS = ("spectral_ode", "simulate", "validate", "figures")
 WANTED = 0.95  # share of the mutants that the quick tier has to catch
 
@@ -43,6 +48,62 @@ class Outcome:
     reason: str = ""
 
 
+def command(names: list[str], out: str, *, jobs: int, every: int, talk: bool) -> bool:
+    """Try the mutants of the named modules (or of all), every so many of them; tell, write a report; whether enough were caught."""
+    chosen = [module for module in mutants.modules() if not names or any(name in module for name in names)]
+    if not chosen:
+        raise BadInput(f"no module of equations is named {names[0]!r}; there are {', '.join(mutants.modules())}")
+    _load_libraries()
+    tried = [mutant for module in chosen for mutant in mutants.mutants(module)][::every]
+    progress, survivors = run.Terminal(talk and sys.stderr.isatty()), []
+
+    def done(outcome: Outcome) -> None:
+        number[0] += 1
+        if not outcome.caught:
+            survivors.append(outcome)
+        progress.bar("mutants", number[0] / len(tried), f"   {number[0]} of {len(tried)}, {len(survivors)} not caught")
+
+    number = [0]
+    try:
+        outcomes = trial(tried, workers=jobs, done=done)
+    finally:
+        progress.close()
+    share = 1 - len(survivors) / len(tried)
+    report = {"tried": len(tried), "caught": share, "wanted": WANTED, "mutants": [_row(outcome) for outcome in outcomes]}
+    with whole(Path(out)) as aside:
+        (aside / "mutants.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    if talk:
+        print(table(outcomes))
+        print(
+            f"{len(tried) - len(survivors)} of {len(tried)} mutants caught, {100 * share:.1f} %; wanted {100 * WANTED:.0f} %\nwrote {out}/"
+        )
+    return share >= WANTED
+
+
+def _load_libraries() -> None:
+    """Import what all processes need, so that each fork has it; nothing here starts a thread of JAX."""
+    for name in LIBRARIES:
+        importlib.import_module(name)
+
+
+def _row(outcome: Outcome) -> dict[str, str | float]:
+    mutant = outcome.mutant
+    words = {"module": mutant.module, "place": mutant.place, "kind": mutant.kind, "before": mutant.before, "after": mutant.after}
+    return {**words, "caught by": outcome.caught, "reason": outcome.reason, "seconds": round(outcome.seconds, 1)}
+
+
+def table(outcomes: list[Outcome]) -> str:
+    """Caught mutants per module, then each survivor with its reason."""
+    lines = [f"{'module':<44} {'mutants':>8} {'caught':>8}"]
+    for module in dict.fromkeys(outcome.mutant.module for outcome in outcomes):
+        mine = [outcome for outcome in outcomes if outcome.mutant.module == module]
+        lines.append(f"{module:<44} {len(mine):>8} {sum(bool(outcome.caught) for outcome in mine):>8}")
+    for outcome in outcomes:
+        if not outcome.caught:
+            lines.append(f"not caught: {outcome.mutant.name}\n    {outcome.reason or 'NO REASON IS KNOWN: a hole in the claims'}")
+    return "\n".join(lines)
+
+
 def reasons() -> dict[str, str]:
     """Why known survivors survive, by module, function and code."""
     table = tomllib.loads((Path(__file__).parent / "survivors.toml").read_text(encoding="utf-8"))
@@ -53,20 +114,20 @@ def _key(module: str, before: str, after: str) -> str:
     return f"{module}: {before} -> {after}"
 
 
-def trial(mutants: list[Mutant], *, workers: int, done: Callable[[Outcome], None] | None = None) -> list[Outcome]:
+def trial(tried: list[Mutant], *, workers: int, done: Callable[[Outcome], None] | None = None) -> list[Outcome]:
     """The outcome of every mutant, in their order; `done` hears of each as it ends."""
     known, found = reasons(), {}
-    numbers = list(range(len(mutants)))
+    numbers = list(range(len(tried)))
     waiting = [numbers[first : first + BATCH] for first in numbers[::BATCH]][::-1]
     running: list[_Worker] = []
     try:
         while waiting or running:
             while waiting and len(running) < workers:
-                running.append(_Worker(waiting.pop(), mutants))
+                running.append(_Worker(waiting.pop(), tried))
             select.select([worker.pipe for worker in running], [], [], 1.0)
             for worker in list(running):
                 for number, caught, seconds in worker.news():
-                    mutant = mutants[number]
+                    mutant = tried[number]
                     reason = "" if caught else known.get(_key(mutant.module, mutant.before, mutant.after), "")
                     found[number] = Outcome(mutant, caught, seconds, reason)
                     if done:
@@ -83,7 +144,7 @@ def trial(mutants: list[Mutant], *, workers: int, done: Callable[[Outcome], None
 class _Worker:
     """A process that tries some mutants one after the other and writes a line about each into a pipe."""
 
-    def __init__(self, numbers: list[int], mutants: list[Mutant]) -> None:
+    def __init__(self, numbers: list[int], tried: list[Mutant]) -> None:
         self.left, self.text, self.begun, self.over = list(numbers), b"", time.monotonic(), False
         self.pipe, writing = os.pipe()
         self.process = os.fork()
@@ -96,7 +157,7 @@ class _Worker:
         os.dup2(null, 1)
         os.dup2(null, 2)
         for number in numbers:
-            os.write(writing, json.dumps(_said(mutants[number])).encode() + b"\n")
+            os.write(writing, json.dumps(_said(tried[number])).encode() + b"\n")
         os._exit(0)
 
     def news(self) -> Iterator[tuple[int, str, float]]:
