@@ -10,6 +10,7 @@ from simulate import heads
 from spectral_ode.problem import Problem
 from validate.experiment import Experiment
 
+PAPER = "arXiv:2408.04532, ours"
 SECONDS = (3, 3)
 DIMENSIONS = (3, 4, 6)
 CAPTION = (
@@ -24,10 +25,10 @@ def problems(fast: bool) -> dict[str, Problem]:
     return {}
 
 
-def draw(experiments: dict[str, Experiment]) -> Figure:
+def draw(experiments: dict[str, Experiment], width: float = style.FULL) -> Figure:
     """One panel."""
     with plt.style.context(style.STYLE):
-        figure, axes = plt.subplots(figsize=(style.FULL * 0.6, 3.1))
+        figure, (axes,) = style.grid(width, 1, 1, height=3.1)
         for index, d in enumerate(DIMENSIONS):
             counts = np.arange(1, d + 1)
             axes.plot(np.arange(d + 1), 1 - np.arange(d + 1) / d, "--", color=style.color(index), label=f"$1 - h/d$, $d = {d}$")

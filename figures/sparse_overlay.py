@@ -48,7 +48,7 @@ def depth(axes: Axes, experiment: Experiment) -> None:
             (at, low),
             (4, 9),
             textcoords="offset points",
-            fontsize=7.5,
+            fontsize=style.SMALL,
         )
     axes.set_yscale("log")
     bottom, top = axes.get_ylim()
@@ -63,14 +63,14 @@ def depth(axes: Axes, experiment: Experiment) -> None:
             xycoords=("axes fraction", "data"),
             textcoords="offset points",
             ha="right",
-            fontsize=7.5,
+            fontsize=style.SMALL,
             color="0.45",
         )
     axes.set_xlim(0, float(rungs["training"].time[0, -1]))
     axes.set_xlabel(rf"depth, flow time $\tau = \eta \times$ layer ($\eta = {experiment.problem.eta:g}$)")
     axes.set_ylabel("excess risk")
     axes.set_title(f"$d = {law.d}$, $s = {law.s}$, $n = {law.n}$, $\\sigma = {law.sigma:g}$", fontsize=8.5)
-    axes.legend(loc="upper right", fontsize=7)
+    axes.legend(loc="upper right")
 
 
 def groups(axes: Axes, experiment: Experiment) -> None:
@@ -83,7 +83,7 @@ def groups(axes: Axes, experiment: Experiment) -> None:
     low, high = experiment.forecast["window"][0]
     end = float(rungs["training"].time[0, -1])
     axes.axvspan(low, min(high, end), color="0.95", zorder=0)
-    axes.annotate(f"window {low:.2g} to {high:.2g}", (0.97, 0.03), xycoords="axes fraction", ha="right", fontsize=7.5, color="0.4")
+    axes.annotate(f"window {low:.2g} to {high:.2g}", (0.97, 0.03), xycoords="axes fraction", ha="right", fontsize=style.SMALL, color="0.4")
     axes.set_yscale("log")
     axes.set_ylim(bottom=1e-5)
     axes.set_xlim(0, end)
@@ -107,7 +107,7 @@ def risk(axes: Axes, experiment: Experiment) -> None:
             xycoords=("axes fraction", "data"),
             textcoords="offset points",
             ha="right",
-            fontsize=7.5,
+            fontsize=style.SMALL,
             color="0.4",
         )
     _time(axes, experiment)
@@ -129,7 +129,7 @@ def activation(axes: Axes, experiment: Experiment) -> None:
     axes.axhline(1, color="0.8", linewidth=0.6, zorder=0)
     _time(axes, experiment)
     axes.set_ylabel(r"strength of a head $\kappa_j/\kappa^*$")
-    axes.legend(loc="lower right", fontsize=7.5)
+    axes.legend(loc="lower right")
 
 
 def _time(axes: Axes, experiment: Experiment) -> None:
@@ -151,7 +151,7 @@ def learning(axes: Axes, experiment: Experiment) -> None:
             xycoords=("axes fraction", "data"),
             textcoords="offset points",
             ha="right",
-            fontsize=7.5,
+            fontsize=style.SMALL,
             color="0.4",
         )
     axes.set_yscale("log")
