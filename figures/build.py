@@ -135,7 +135,10 @@ class Gallery:
             "command": f"python -m figures {name}{flags}",
             "files": files,
             "seconds": {"computing": computing, "drawing": drawing},
-            "experiments": {key: {"problem": report["name"], "verdicts": report["verdicts"]} for key, report in reports.items()},
+            "experiments": {
+                key: {"problem": report["name"], "verdicts": relevant(module, experiments[key], report["verdicts"])}
+                for key, report in reports.items()
+            },
         }
 
     def picture(self, name: str, module: ModuleType, experiments: dict[str, Any], kinds: list[str], progress: Terminal) -> dict[str, str]:
@@ -148,6 +151,14 @@ class Gallery:
             return {"gif": f"{name}.gif"}
         style.save(module.draw(experiments, style.WIDTHS[self.width]), *(self.folder / f"{name}.{kind}" for kind in kinds))
         return {kind: f"{name}.{kind}" for kind in kinds}
+
+
+def relevant(module: ModuleType, experiment: Any, verdicts: list[Record]) -> list[Record]:
+    """Verdicts on what is drawn: a figure that does not draw its training, and keeps it short, says WITHOUT = "training"."""
+    without = getattr(module, "WITHOUT", "")
+    rungs = lambda claim: [getattr(claim, part, None) for part in ("rung", "first", "second")]
+    about = {claim.name: rungs(claim) for claim in experiment.system.claims(experiment.problem)}
+    return [verdict for verdict in verdicts if without not in about.get(verdict["claim"], [verdict["claim"].partition(":")[0]])]
 
 
 @contextmanager

@@ -49,11 +49,13 @@ def draw(experiments: dict[str, Experiment], width: float = style.FULL) -> Figur
     return figure
 
 
-def _shade(axes: Axes, experiment: Experiment) -> None:
-    """The three phases of the full flow, as bands."""
+def _shade(axes: Axes, experiment: Experiment, *, words: bool = True) -> None:
+    """The three phases of the full flow, as bands, with their names where there is room for them."""
     phases = experiment.rungs["reduced"].phases
     begin, end = (float(phases[f"{name} 1"][0]) for name in ("emergence", "convergence"))
     axes.axvspan(begin, end, color="0.93", zorder=-2)
+    if not words:
+        return
     for x, word, align in ((begin, "warm-up ", "right"), ((begin + end) / 2, "emer-\ngence", "center"), (end, " convergence", "left")):
         axes.annotate(word, (x, 1.0), xycoords=("data", "axes fraction"), ha=align, va="top", fontsize=style.SMALL, color="0.35")
 
@@ -76,7 +78,7 @@ def _loss(axes: Axes, experiment: Experiment) -> None:
 def _heads(axes: Axes, experiment: Experiment, name: str) -> None:
     """Training wide and pale, finite L in color, leading order dashed; heads that do not serve the task in gray."""
     training, flow, leading = (experiment.rungs[rung] for rung in ("training", "population", "reduced"))
-    _shade(axes, experiment)
+    _shade(axes, experiment, words=False)
     values = np.asarray(flow[f"{name} of heads"])
     tasks, pairs = values.shape[3], values.shape[2] * values.shape[3]
     for head, task in np.ndindex(*values.shape[2:]):
@@ -89,8 +91,8 @@ def _heads(axes: Axes, experiment: Experiment, name: str) -> None:
         axes.plot(flow.time[0], values[0, :, head, task], color=style.color(task) if own else "0.5", linewidth=1.0, zorder=2)
         axes.plot(leading.time[0], leading[f"{name} of heads"][0, :, head, task], zorder=3, **panels.dashed(0.6))
     end, last = float(flow.time[0, -1]), np.asarray(flow[name])[0, -1, 0]
-    own = f"the {tasks} that have a head of their own,\nthey coincide" if tasks > 1 else "its own task"
-    axes.annotate(own, (0.5 * end, 0.5 * last), ha="center", va="center", fontsize=style.SMALL, color=style.color(tasks - 1))
+    own = f"head and task that\nfind each other:\n{tasks} curves that coincide"
+    axes.annotate(own, (0.6 * end, 0.6 * last), ha="right", va="center", fontsize=style.SMALL, color=style.color(tasks - 1))
     axes.annotate(
         f"the other {pairs - tasks}", (end, 0), (-2, 4), textcoords="offset points", ha="right", fontsize=style.SMALL, color="0.35"
     )

@@ -51,13 +51,9 @@ def draw(experiments: dict[str, Experiment], width: float = style.FULL) -> Figur
         grid[2].plot(omega, speed, **panels.dashed(1.2))
         grid[2].axhline(0, color="0.7", linewidth=0.6, zorder=0)
         top = int(np.argmax(speed))
-        grid[2].annotate(
-            f"{speed[top]:.3f} at {omega[top]:.3f}",
-            (omega[top], speed[top]),
-            xytext=(8, -2),
-            textcoords="offset points",
-            fontsize=style.SMALL,
-        )
+        top_text = {"xytext": (0, 4), "textcoords": "offset points", "ha": "center", "fontsize": style.SMALL}
+        grid[2].annotate(f"{speed[top]:.3f} at {omega[top]:.3f}", (omega[top], speed[top]), **top_text)
+        grid[2].set_ylim(top=1.2 * speed[top])
         grid[2].axvline(limit, color="0.7", linewidth=0.6, zorder=0)
         grid[2].set_xlabel(r"$\bar\omega$")
         panels.title(grid[2], "c", r"speed $d\bar\omega/dt$ of $\bar\omega$ alone")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -122,15 +123,15 @@ def _count(verdicts: list[dict[str, Any]]) -> str:
     """How many verdicts hold, in words."""
     hold, fail, skipped = (sum(verdict["ok"] is word for verdict in verdicts) for word in (True, False, None))
     parts = [f'<span class="no">{fail} do not</span>' if fail else "", f"{skipped} skipped" if skipped else ""]
-    return ", ".join([f'<span class="yes">{hold} of {len(verdicts)} claims hold</span>', *filter(None, parts)])
+    return ", ".join([f'<span class="yes">{hold} of {len(verdicts)} verdicts hold</span>', *filter(None, parts)])
 
 
 def _order(record: dict[str, Any]) -> tuple[int, str, bool, int, str]:
     """Papers as listed above, their figures by number, then ours by name."""
     paper, number = record.get("paper", ""), record.get("number", OURS)
     rank = list(PAPERS).index(paper) if paper in PAPERS else len(PAPERS)
-    digits = "".join(filter(str.isdigit, number.partition(",")[0]))
-    return rank, paper, not digits, int(digits or 0), record["name"]
+    digits = re.search(r"\d+", number)
+    return rank, paper, digits is None, int(digits.group()) if digits else 0, record["name"]
 
 
 def _short(record: dict[str, Any]) -> str:

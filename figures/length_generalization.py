@@ -68,7 +68,7 @@ def draw(experiments: dict[str, Experiment], width: float = style.FULL) -> Figur
         axes.plot(lengths, exact, "+", color=style.INK, markersize=9, label="finite $L'$, same weights, no fit")
         axes.axhline(floor, **panels.DASHED)
         axes.annotate(
-            f"floor $(1 - r)^2 = {floor:.3f}$; Bayes risk: 0",
+            f"floor $(1 - r)^2 = {floor:.3f}$\nBayes risk: 0",
             (LENGTHS[-1], floor),
             xytext=(0, -4),
             fontsize=8,

@@ -22,6 +22,7 @@ PAPER = "arXiv:2501.16265, ours"
 SECONDS = (20, 8)
 CONTEXTS = (16, 32, 64, 128, 256, 512, 1024)
 SHOWN = 2  # the plateau of panel a
+WITHOUT = "training"  # what is drawn are weights of the population flow
 CAPTION = (
     "Principal component regression in context. Weights of the population flow half-way along plateau m, asked about 4,000 "
     "held-out prompts. (a) Prediction at plateau 2 against principal component regression with two components on the same context, "

@@ -138,6 +138,6 @@ def _eigenvalues(axes: Axes, tasks: Tasks) -> None:
     )
     axes.set_yscale("symlog", linthresh=1)
     axes.set_yticks([-1, 0, 1, 10], ["$-1$", "0", "1", "10"])
-    axes.set(ylim=(-1.2, 90), xlabel="number of the eigenvalue", ylabel="eigenvalue")
+    axes.set(ylim=(-1.2, 900), xlabel="number of the eigenvalue", ylabel="eigenvalue")
     axes.legend(loc="upper left")
     panels.title(axes, "c", "Hessian at the limit")

@@ -31,6 +31,8 @@ def draw(experiments: dict[str, Experiment], width: float = style.FULL) -> Figur
         sparse_overlay.risk(axes[0], experiments["unequal"])
         sparse_overlay.activation(axes[1], experiments["unequal"])
         sparse_overlay.activation(axes[2], experiments["equal"])
+        axes[0].legend().remove()  # one for the whole figure
+        style.legend(figure, axes[0], ncols=2)
         panels.title(axes[0], "a", "unequal gains: risk")
         panels.title(axes[1], "b", "one head after another")
         panels.title(axes[2], "c", "equal gains")

@@ -103,7 +103,7 @@ def risk(axes: Axes, experiment: Experiment) -> None:
         axes.annotate(
             label,
             (0.98, float(level)),
-            (0, -9 if "nothing" in label else 2),
+            (0, -9 if "nothing" in label else 5),
             xycoords=("axes fraction", "data"),
             textcoords="offset points",
             ha="right",
@@ -120,11 +120,12 @@ def activation(axes: Axes, experiment: Experiment) -> None:
     training, reduced = experiment.rungs["training"], experiment.rungs["reduced"]
     count = training["kappa"].shape[-1]
     shown = sorted({0, *np.linspace(0, count - 1, min(count, 6)).round().astype(int)})
+    gains = np.asarray(training["g"])[0, 0]
+    equal = bool(np.ptp(gains) == 0)
     for index, head in enumerate(shown):
-        gain = float(training["g"][0, 0, head])
-        axes.plot(
-            training.time[0], training["kappa"][0, :, head], color=style.pale(index), label=f"$g_{{{head + 1}}}(0) = {gain:.2g}$", **WIDE
-        )
+        label = f"all $g_j(0) = {gains[head]:.2g}$" if equal and index == 0 else f"$g_{{{head + 1}}}(0) = {gains[head]:.2g}$"
+        look = {"color": style.pale(index), "label": None if equal and index else label, **WIDE}
+        axes.plot(training.time[0], training["kappa"][0, :, head], **look)
         axes.plot(reduced.time[0], reduced["kappa"][0, :, head], **panels.DASHED)
     axes.axhline(1, color="0.8", linewidth=0.6, zorder=0)
     _time(axes, experiment)

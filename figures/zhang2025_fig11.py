@@ -91,4 +91,5 @@ def _maps(experiment: Experiment, system: Separate, panel, heads: list[int], own
                 axes.set_ylabel(f"head {head + 1}", fontsize=style.SMALL, labelpad=0)
         words = "start" if column == 0 else f"{column * rank} learned"
         grid[0, column].set_title(f"{words}\n$t$ = {time[moment]:,.0f}", fontsize=style.SMALL)
-    panel.colorbar(image, ax=grid, shrink=0.5, aspect=30, location="bottom", label="relative to the largest entry", ticks=[-1, 0, 1])
+    side = "right" if panel.figure.get_figwidth() >= style.FULL else "bottom"
+    panel.colorbar(image, ax=grid, shrink=0.5, location=side, label="relative to the largest entry", ticks=[-1, 0, 1])
