@@ -120,7 +120,7 @@ class Gallery:
             place, identity = self.place(problem), document.identity(problem)
             progress.stage(f"{name}: {key}")
             experiment = store.read(place, problem) if identity in done else None
-            experiments[key] = experiment or store.keep(place, problem, progress)
+            experiments[key] = experiment or store.keep(place, problem, progress, tiers=() if self.fast else ("run",))
             reports[key] = store.judged(place, problem)
             done.add(identity)
         progress.stage(f"{name}: drawing")

@@ -19,8 +19,8 @@ PAPERS = {
 OURS = "ours"
 WORDS = {True: '<span class="yes">yes</span>', False: '<span class="no">NO</span>', None: '<span class="skip">skipped</span>'}
 SMALL = (
-    "These are <strong>small versions</strong>: they show that everything works, not how well a claim holds. Bounds are meant for the full "
-    "sizes, and numbers in captions are those of the full sizes: <code>python -m figures</code> makes them."
+    "These are <strong>small versions</strong>: they show that everything works, not how well a claim holds. It is judged only whether "
+    "each trajectory came to its end; bounds, and numbers in captions, are for the full sizes, which <code>python -m figures</code> makes."
 )
 
 

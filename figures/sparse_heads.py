@@ -35,6 +35,7 @@ def draw(experiments: dict[str, Experiment], width: float = style.FULL) -> Figur
             for start in range(3):
                 fits = [heads.fit(jax.random.key(start), d, int(count)) for count in counts]
                 axes.plot(counts, fits, "o", color=style.color(index), markersize=6 - 1.5 * start, fillstyle="none" if start else "full")
+        axes.plot([], [], "o", color=style.INK, label="best fit found, three starts")
         axes.set_xlabel("heads $h$ of the layer")
         axes.set_ylabel("relative squared error of the best fit")
         axes.set_ylim(-0.03, 1.03)

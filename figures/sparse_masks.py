@@ -50,10 +50,10 @@ def draw(experiments: dict[str, Experiment], width: float = style.FULL) -> Figur
         }
         place, risks = np.arange(len(bars)), np.asarray(list(bars.values()))
         right.bar(place - 0.2, risks[:, 0], 0.38, color=style.pale(1), label="at once")
-        right.bar(place + 0.2, risks[:, 1], 0.38, color=style.color(1), label="refitted (a tenth of the training)")
+        right.bar(place + 0.2, risks[:, 1], 0.38, color=style.color(1), label="refitted, a tenth of the training")
         right.axhline(float(full.system.landmarks()["loss"]["best ridge"]), color="0.5", linewidth=0.8, linestyle=":", label="best ridge")
         right.set_yscale("log")
-        right.set_ylim(bottom=0.4 * risks.min())
+        right.set_ylim(0.4 * risks.min(), 9 * risks.max())  # room for the legend
         right.set_xticks(place, list(bars))
         right.set_ylabel("risk on fresh tasks (median of seeds)")
         right.legend(loc="upper right")

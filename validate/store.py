@@ -23,13 +23,13 @@ def write(experiment: Experiment, folder: Path) -> None:
             experiment.rungs[name].save(folder / f"{name}.npz")
 
 
-def keep(folder: Path, problem: Problem, progress: Progress | None = None) -> Experiment:
-    """Perform a problem, judge it while every rung is at hand, and keep rungs and report."""
+def keep(folder: Path, problem: Problem, progress: Progress | None = None, *, tiers: tuple[str, ...] = ("run",)) -> Experiment:
+    """Perform a problem, judge it while every rung is at hand, and keep rungs and report; without tiers, judge only how rungs ended."""
     experiment = perform(problem, progress)
     if progress:
         progress.stage("claims")
     begun = time.perf_counter()
-    summary = report.summarize(folder.name, experiment, check(experiment))
+    summary = report.summarize(folder.name, experiment, check(experiment, tiers=tiers))
     summary["seconds"]["claims"] = time.perf_counter() - begun
     with whole(folder) as aside:
         write(experiment, aside)
