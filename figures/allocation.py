@@ -115,7 +115,7 @@ def _plane(axes: Axes, tasks: Tasks, scale: float) -> None:
 
 
 def _shares(axes: Axes, tasks: Tasks, scale: float, spread: float) -> None:
-    words = ("tasks on the\npredicted head", "starts with a head\nfor each task")
+    words = ("tasks on the predicted head", "starts with a head for each task")
     found = [trial(heads, tasks, scale, spread) for heads in HEADS]
     for number, (word, values) in enumerate(zip(words, zip(*found, strict=True), strict=True)):
         place = np.arange(len(HEADS)) + 0.4 * (number - 0.5)
@@ -124,7 +124,7 @@ def _shares(axes: Axes, tasks: Tasks, scale: float, spread: float) -> None:
             axes.annotate(f"{100 * value:.0f} %", (x, value), xytext=(0, 2), textcoords="offset points", ha="center", fontsize=style.SMALL)
     axes.set_xticks(range(len(HEADS)), [f"$H = {heads}$" for heads in HEADS])
     axes.set(ylim=(0, 1.5), yticks=[0, 0.5, 1], ylabel="share")
-    axes.legend(loc="upper center", ncols=2, columnspacing=0.8, handlelength=1)
+    axes.legend(loc="upper center", handlelength=1)
     panels.title(axes, "b", f"{tasks.d.size} tasks, {STARTS} random starts")
 
 
@@ -145,5 +145,7 @@ def _table(axes: Axes, experiment: Experiment) -> None:
     axes.set_yticks(np.arange(runs) + 0.5, [f"run {number + 1}" for number in range(runs)])
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    axes.set_xlabel(f"head: predicted, trained (-: not yet)\n{int(np.sum((predicted == found) & learned))} of {int(np.sum(learned))} right")
+    axes.set_xlabel(
+        f"head: predicted, trained\n(-: not yet), {int(np.sum((predicted == found) & learned))} of {int(np.sum(learned))} right"
+    )
     panels.title(axes, "c", f"training, $H = {experiment.problem.attention.heads}$")

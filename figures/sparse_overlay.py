@@ -123,14 +123,14 @@ def activation(axes: Axes, experiment: Experiment) -> None:
     gains = np.asarray(training["g"])[0, 0]
     equal = bool(np.ptp(gains) == 0)
     for index, head in enumerate(shown):
-        label = f"all $g_j(0) = {gains[head]:.2g}$" if equal and index == 0 else f"$g_{{{head + 1}}}(0) = {gains[head]:.2g}$"
+        label = f"{gains[head]:.2g}" + (", all heads" if equal else "")
         look = {"color": style.pale(index), "label": None if equal and index else label, **WIDE}
         axes.plot(training.time[0], training["kappa"][0, :, head], **look)
         axes.plot(reduced.time[0], reduced["kappa"][0, :, head], **panels.DASHED)
     axes.axhline(1, color="0.8", linewidth=0.6, zorder=0)
     _time(axes, experiment)
     axes.set_ylabel(r"strength of a head $\kappa_j/\kappa^*$")
-    axes.legend(loc="lower right")
+    axes.legend(loc="lower right", title="gain $g_j(0)$", title_fontsize=style.SMALL)
 
 
 def _time(axes: Axes, experiment: Experiment) -> None:
