@@ -26,6 +26,7 @@ from spectral_ode.systems.softmax._orders import LeadingOrder
 from spectral_ode.systems.softmax.spectral import AbstractSpectral
 from validate.experiment import Experiment
 
+PAPER = "arXiv:2402.19442, ours"
 SECONDS = (220, 20)
 HEADS, STARTS = (2, 3, 4), 200
 GRID, REACH = 41, 3.0  # points along each axis of panel a, and the largest logarithm of a ratio
@@ -45,14 +46,14 @@ def problems(fast: bool) -> dict[str, Problem]:
     return {"allocation": panels.small(document.load("allocation"), fast, **small, training__test_contexts=50)}
 
 
-def draw(experiments: dict[str, Experiment]) -> Figure:
+def draw(experiments: dict[str, Experiment], width: float = style.FULL) -> Figure:
     """Three panels."""
     experiment = experiments["allocation"]
     system, start = experiment.system, experiment.problem.start
     assert isinstance(system, AbstractSpectral)
     assert isinstance(start, DecomposableStart)
     with plt.style.context(style.STYLE):
-        figure, (left, middle, right) = plt.subplots(1, 3, figsize=(style.FULL, 2.9), width_ratios=(1, 1.05, 0.85))
+        figure, (left, middle, right) = style.grid(width, 1, 3, height=2.9, ratios=(1, 1.05, 0.85))
         _plane(left, system.order.tasks, experiment.problem.scale)
         _shares(middle, system.order.tasks, experiment.problem.scale, start.spread)
         _table(right, experiment)
@@ -114,16 +115,16 @@ def _plane(axes: Axes, tasks: Tasks, scale: float) -> None:
 
 
 def _shares(axes: Axes, tasks: Tasks, scale: float, spread: float) -> None:
-    words = ("tasks on the\npredicted head", "starts with a head\nfor each task")
+    words = ("tasks on the predicted head", "starts with a head for each task")
     found = [trial(heads, tasks, scale, spread) for heads in HEADS]
     for number, (word, values) in enumerate(zip(words, zip(*found, strict=True), strict=True)):
         place = np.arange(len(HEADS)) + 0.4 * (number - 0.5)
         axes.bar(place, values, width=0.38, color=(style.color(2), "0.75")[number], label=word)
         for x, value in zip(place, values, strict=True):
-            axes.annotate(f"{100 * value:.0f} %", (x, value), xytext=(0, 2), textcoords="offset points", ha="center", fontsize=7.5)
+            axes.annotate(f"{100 * value:.0f} %", (x, value), xytext=(0, 2), textcoords="offset points", ha="center", fontsize=style.SMALL)
     axes.set_xticks(range(len(HEADS)), [f"$H = {heads}$" for heads in HEADS])
     axes.set(ylim=(0, 1.5), yticks=[0, 0.5, 1], ylabel="share")
-    axes.legend(loc="upper center", ncols=2, fontsize=7, columnspacing=0.8, handlelength=1)
+    axes.legend(loc="upper center", handlelength=1)
     panels.title(axes, "b", f"{tasks.d.size} tasks, {STARTS} random starts")
 
 
@@ -137,12 +138,14 @@ def _table(axes: Axes, experiment: Experiment) -> None:
         for side, (head, known) in enumerate(((guess, True), (found[run, task], learned[run, task]))):
             color = style.pale(int(head)) if known else "0.93"
             axes.add_patch(Rectangle((task + 0.46 * side + 0.05, run + 0.1), 0.42, 0.8, facecolor=color, linewidth=0))
-            text = str(head + 1) if known else "not\nyet"
-            axes.annotate(text, (task + 0.46 * side + 0.26, run + 0.5), ha="center", va="center", fontsize=8 if known else 5.5)
+            text = str(head + 1) if known else "-"
+            axes.annotate(text, (task + 0.46 * side + 0.26, run + 0.5), ha="center", va="center", fontsize=style.SMALL)
     axes.set(xlim=(0, tasks), ylim=(runs, 0))
     axes.set_xticks(np.arange(tasks) + 0.49, [f"task {number + 1}" for number in range(tasks)])
     axes.set_yticks(np.arange(runs) + 0.5, [f"run {number + 1}" for number in range(runs)])
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    axes.set_xlabel(f"head: predicted, trained\n{int(np.sum((predicted == found) & learned))} of {int(np.sum(learned))} right")
+    axes.set_xlabel(
+        f"head: predicted, trained\n(-: not yet), {int(np.sum((predicted == found) & learned))} of {int(np.sum(learned))} right"
+    )
     panels.title(axes, "c", f"training, $H = {experiment.problem.attention.heads}$")

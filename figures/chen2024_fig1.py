@@ -15,6 +15,7 @@ from spectral_ode.systems.softmax._leading import Head
 from validate.experiment import Experiment
 from validate.spectral import system_of
 
+PAPER = "arXiv:2402.19442, Figure 1"
 SECONDS = (150, 45)
 CAPTION = (
     "Three tasks of ten dimensions, three heads, 100 noise-free tokens, started at four times the factors of the authors' code (which only "
@@ -31,30 +32,32 @@ def problems(fast: bool) -> dict[str, Problem]:
     return {"three-phases": panels.small(full, fast, runs=1, points=41, training__contexts=16, training__test_contexts=100)}
 
 
-def draw(experiments: dict[str, Experiment]) -> Figure:
+def draw(experiments: dict[str, Experiment], width: float = style.FULL) -> Figure:
     """Four panels."""
     experiment = experiments["three-phases"]
     with plt.style.context(style.STYLE):
-        figure, grid = plt.subplots(2, 2, figsize=(style.FULL, 5.0), sharex=True)
-        _loss(grid[0, 0], experiment)
-        for axes, name, letter, symbol in ((grid[0, 1], "omega", "b", r"$\bar\omega_i^{(h)}$"), (grid[1, 0], "mu", "c", r"$\mu_i^{(h)}$")):
+        figure, grid = style.grid(width, 2, 2, height=2.5, share="x")
+        _loss(grid[0], experiment)
+        for axes, name, letter, symbol in ((grid[1], "omega", "b", r"$\bar\omega_i^{(h)}$"), (grid[2], "mu", "c", r"$\mu_i^{(h)}$")):
             _heads(axes, experiment, name)
             panels.title(axes, letter, f"{symbol} of all heads and tasks")
             axes.set_ylabel(symbol)
-        _phases(grid[1, 1], experiment)
-        for axes in grid[1]:
+        _phases(grid[3], experiment)
+        for axes in grid[2:] if width >= style.FULL else grid[3:]:
             axes.set_xlabel("flow time $t$")
-        grid[0, 0].set_xlim(0, float(experiment.rungs["training"].time[0, -1]))
+        grid[0].set_xlim(0, float(experiment.rungs["training"].time[0, -1]))
     return figure
 
 
-def _shade(axes: Axes, experiment: Experiment) -> None:
-    """The three phases of the full flow, as bands."""
+def _shade(axes: Axes, experiment: Experiment, *, words: bool = True) -> None:
+    """The three phases of the full flow, as bands, with their names where there is room for them."""
     phases = experiment.rungs["reduced"].phases
     begin, end = (float(phases[f"{name} 1"][0]) for name in ("emergence", "convergence"))
     axes.axvspan(begin, end, color="0.93", zorder=-2)
+    if not words:
+        return
     for x, word, align in ((begin, "warm-up ", "right"), ((begin + end) / 2, "emer-\ngence", "center"), (end, " convergence", "left")):
-        axes.annotate(word, (x, 1.0), xycoords=("data", "axes fraction"), ha=align, va="top", fontsize=7, color="0.35")
+        axes.annotate(word, (x, 1.0), xycoords=("data", "axes fraction"), ha=align, va="top", fontsize=style.SMALL, color="0.35")
 
 
 def _loss(axes: Axes, experiment: Experiment) -> None:
@@ -75,7 +78,9 @@ def _loss(axes: Axes, experiment: Experiment) -> None:
 def _heads(axes: Axes, experiment: Experiment, name: str) -> None:
     """Training wide and pale, finite L in color, leading order dashed; heads that do not serve the task in gray."""
     training, flow, leading = (experiment.rungs[rung] for rung in ("training", "population", "reduced"))
+    _shade(axes, experiment, words=False)
     values = np.asarray(flow[f"{name} of heads"])
+    tasks, pairs = values.shape[3], values.shape[2] * values.shape[3]
     for head, task in np.ndindex(*values.shape[2:]):
         own = head == int(np.asarray(flow["head"])[0, -1, task])
         for run in range(training.runs):
@@ -85,6 +90,12 @@ def _heads(axes: Axes, experiment: Experiment, name: str) -> None:
             )
         axes.plot(flow.time[0], values[0, :, head, task], color=style.color(task) if own else "0.5", linewidth=1.0, zorder=2)
         axes.plot(leading.time[0], leading[f"{name} of heads"][0, :, head, task], zorder=3, **panels.dashed(0.6))
+    end, last = float(flow.time[0, -1]), np.asarray(flow[name])[0, -1, 0]
+    own = f"head and task that\nfind each other:\n{tasks} curves that coincide"
+    axes.annotate(own, (0.6 * end, 0.6 * last), ha="right", va="center", fontsize=style.SMALL, color=style.color(tasks - 1))
+    axes.annotate(
+        f"the other {pairs - tasks}", (end, 0), (-2, 4), textcoords="offset points", ha="right", fontsize=style.SMALL, color="0.35"
+    )
 
 
 def _phases(axes: Axes, experiment: Experiment) -> None:

@@ -12,6 +12,7 @@ from spectral_ode.systems.softmax import _leading
 from validate.experiment import Experiment
 from validate.spectral import system_of
 
+PAPER = "arXiv:2402.19442, Figure 3"
 SECONDS = (35, 20)
 ORIGIN = 4.0  # the paper's clock at (0.01, 1)
 CAPTION = (
@@ -27,12 +28,12 @@ def problems(fast: bool) -> dict[str, Problem]:
     return {"emergence": panels.small(document.load("emergence"), fast, points=41, training__contexts=8, training__test_contexts=100)}
 
 
-def draw(experiments: dict[str, Experiment]) -> Figure:
+def draw(experiments: dict[str, Experiment], width: float = style.FULL) -> Figure:
     """Three panels."""
     experiment = experiments["emergence"]
     training, full, slaved = (experiment.rungs[name] for name in ("training", "population", "reduced"))
     with plt.style.context(style.STYLE):
-        figure, grid = plt.subplots(1, 3, figsize=(style.FULL, 2.5))
+        figure, grid = style.grid(width, 1, 3, height=2.5)
         for axes, name, symbol, letter in ((grid[0], "omega", r"$\bar\omega$", "a"), (grid[1], "mu", r"$\mu$", "b")):
             axes.plot(training.time[0] + ORIGIN, training[name][0, :, 0], color=style.pale(0), linewidth=4, label="training")
             axes.plot(full.time[0] + ORIGIN, full[name][0, :, 0], color=style.color(1), linewidth=1.3, label=r"$\mu$ and $\bar\omega$")
@@ -42,7 +43,7 @@ def draw(experiments: dict[str, Experiment]) -> Figure:
             panels.title(axes, letter, symbol)
         limit = 10**-0.5
         grid[0].axhline(limit, color="0.7", linewidth=0.6, zorder=0)
-        grid[0].annotate(r"$d^{-1/2}$", (ORIGIN + 0.2, limit), va="bottom", fontsize=7.5, color="0.35")
+        grid[0].annotate(r"$d^{-1/2}$", (ORIGIN + 0.2, limit), va="bottom", fontsize=style.SMALL, color="0.35")
         grid[0].set_ylim(0, 0.37)
         grid[0].legend(loc="lower right")
         omega = np.linspace(1e-3, 0.36, 400)
@@ -50,9 +51,9 @@ def draw(experiments: dict[str, Experiment]) -> Figure:
         grid[2].plot(omega, speed, **panels.dashed(1.2))
         grid[2].axhline(0, color="0.7", linewidth=0.6, zorder=0)
         top = int(np.argmax(speed))
-        grid[2].annotate(
-            f"{speed[top]:.3f} at {omega[top]:.3f}", (omega[top], speed[top]), xytext=(8, -2), textcoords="offset points", fontsize=7.5
-        )
+        top_text = {"xytext": (0, 4), "textcoords": "offset points", "ha": "center", "fontsize": style.SMALL}
+        grid[2].annotate(f"{speed[top]:.3f} at {omega[top]:.3f}", (omega[top], speed[top]), **top_text)
+        grid[2].set_ylim(top=1.2 * speed[top])
         grid[2].axvline(limit, color="0.7", linewidth=0.6, zorder=0)
         grid[2].set_xlabel(r"$\bar\omega$")
         panels.title(grid[2], "c", r"speed $d\bar\omega/dt$ of $\bar\omega$ alone")

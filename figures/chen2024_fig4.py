@@ -12,6 +12,7 @@ from spectral_ode.systems.softmax import _optimal
 from spectral_ode.systems.softmax._leading import Tasks
 from validate.experiment import Experiment
 
+PAPER = "arXiv:2402.19442, Figure 4"
 SECONDS = (2, 2)
 TASKS, HEADS = 10, (1, 2, 3, 5, 10, 11)
 GAMMA = np.geomspace(1e-2, 10, 121)
@@ -33,10 +34,10 @@ def risk(gamma: float, *, tasks: int = TASKS) -> Tasks:
     return Tasks(d=np.full(tasks, gamma), S=np.ones(tasks), sigma2=1.0, L=1.0, d_e=1.0)
 
 
-def draw(experiments: dict[str, Experiment]) -> Figure:
+def draw(experiments: dict[str, Experiment], width: float = style.FULL) -> Figure:
     """One panel."""
     with plt.style.context(style.STYLE):
-        figure, axes = plt.subplots(figsize=(style.FULL * 0.66, 3.3))
+        figure, (axes,) = style.grid(width, 1, 1, height=3.3)
         for index, heads in enumerate(HEADS):
             bound = [float(np.mean(_optimal.lower_bound(heads, risk(gamma)))) for gamma in GAMMA]
             axes.loglog(GAMMA, bound, color=style.color(index), label=f"lower bound, $H = {heads}$")

@@ -12,6 +12,7 @@ from spectral_ode.problem import Problem
 from spectral_ode.systems.softmax import _optimal
 from validate.experiment import Experiment
 
+PAPER = "arXiv:2402.19442, Figure 5"
 SECONDS = (2, 2)
 PENALTIES = (0.05, 5.0)
 CAPTION = (
@@ -28,11 +29,11 @@ def problems(fast: bool) -> dict[str, Problem]:
     return {}
 
 
-def draw(experiments: dict[str, Experiment]) -> Figure:
+def draw(experiments: dict[str, Experiment], width: float = style.FULL) -> Figure:
     """One panel."""
     each = lambda form: [float(np.mean(form(risk(gamma)).loss)) for gamma in GAMMA]
     with plt.style.context(style.STYLE):
-        figure, axes = plt.subplots(figsize=(style.FULL * 0.66, 3.3))
+        figure, (axes,) = style.grid(width, 1, 1, height=3.3)
         axes.loglog(GAMMA, each(_optimal.limit), color=style.color(0), label="GF: one head per task", linewidth=1.8)
         axes.loglog(GAMMA, each(_optimal.one_head), color=style.color(1), label="OptS: one head, ten tasks", linewidth=1.8)
         for index, penalty in enumerate(PENALTIES):

@@ -17,6 +17,7 @@ from spectral_ode.systems.softmax._leading import Spectrum
 from spectral_ode.systems.softmax.spectral import AbstractSpectral
 from validate.experiment import Experiment
 
+PAPER = "arXiv:2402.19442, ours"
 SECONDS = (135, 8)
 LENGTHS = np.geomspace(22, 2e4, 121)
 CAPTION = (
@@ -47,7 +48,7 @@ def measured(experiment: Experiment) -> tuple[np.ndarray, np.ndarray, np.ndarray
     return lengths[order], losses[order], np.asarray([float(jnp.sum(each)) for each in exact])[order] / float(jnp.sum(system.order.tasks.S))
 
 
-def draw(experiments: dict[str, Experiment]) -> Figure:
+def draw(experiments: dict[str, Experiment], width: float = style.FULL) -> Figure:
     """One panel."""
     experiment = experiments["length-generalization"]
     assert isinstance(experiment.system, AbstractSpectral)
@@ -58,16 +59,16 @@ def draw(experiments: dict[str, Experiment]) -> Figure:
     floor = float(jnp.sum(_optimal.other_length(tasks, jnp.inf))) / total
     there = [float(jnp.sum(_optimal.limit(_orders.tasks_of(experiment.problem, length)).loss)) / total for length in LENGTHS]
     with plt.style.context(style.STYLE):
-        figure, axes = plt.subplots(figsize=(style.FULL * 0.72, 3.3))
+        figure, (axes,) = style.grid(width, 1, 1, height=3.3)
         axes.axvline(context, color="0.85", linewidth=5, zorder=0)
-        axes.annotate(" length of\n the training", (1.05 * context, 0.0135), va="bottom", fontsize=7.5, color="0.4")
+        axes.annotate(" length of\n the training", (1.05 * context, 0.0135), va="bottom", fontsize=style.SMALL, color="0.4")
         axes.plot(LENGTHS, leading, color=style.color(0), label=f"trained at $L = {context}$, leading order")
         axes.plot(LENGTHS, there, color=style.color(0), linewidth=0.9, linestyle=":", label="trained at each $L'$, leading order")
         axes.plot(lengths, losses, "o", color=style.color(1), markersize=8, alpha=0.5, markeredgewidth=0, label="trained network")
         axes.plot(lengths, exact, "+", color=style.INK, markersize=9, label="finite $L'$, same weights, no fit")
         axes.axhline(floor, **panels.DASHED)
         axes.annotate(
-            f"floor $(1 - r)^2 = {floor:.3f}$; Bayes risk: 0",
+            f"floor $(1 - r)^2 = {floor:.3f}$\nBayes risk: 0",
             (LENGTHS[-1], floor),
             xytext=(0, -4),
             fontsize=8,

@@ -18,12 +18,14 @@ from spectral_ode.problem import Problem
 from validate.experiment import Experiment
 from validate.trials import held_out, plateau_weights
 
+PAPER = "arXiv:2501.16265, ours"
 SECONDS = (20, 8)
 CONTEXTS = (16, 32, 64, 128, 256, 512, 1024)
 SHOWN = 2  # the plateau of panel a
+WITHOUT = "training"  # what is drawn are weights of the population flow
 CAPTION = (
-    "Principal component regression in context. Weights of the population flow half-way along plateau m, asked about 4,000 held- "
-    "out prompts. (a) Prediction at plateau 2 against principal component regression with two components on the same context, "
+    "Principal component regression in context. Weights of the population flow half-way along plateau m, asked about 4,000 "
+    "held-out prompts. (a) Prediction at plateau 2 against principal component regression with two components on the same context, "
     "computed directly. (b) Mean squared difference over the context length: it falls as 1/N; dashed: its leading term (ours), no "
     "fit."
 )
@@ -38,10 +40,10 @@ def problems(fast: bool) -> dict[str, Problem]:
     return {f"context {context}": panels.varied(base, task__context=context) for context in (CONTEXTS[1:6:2] if fast else CONTEXTS)}
 
 
-def draw(experiments: dict[str, Experiment]) -> Figure:
+def draw(experiments: dict[str, Experiment], width: float = style.FULL) -> Figure:
     """Both panels."""
     with plt.style.context(style.STYLE):
-        figure, (scatter, law) = plt.subplots(1, 2, figsize=(style.FULL, 3.1))
+        figure, (scatter, law) = style.grid(width, 1, 2, height=3.1)
         errors: dict[int, list[tuple[int, float]]] = {}
         shown = list(experiments.values())[:: max(len(experiments) - 1, 1)]
         for experiment in experiments.values():
@@ -56,7 +58,16 @@ def draw(experiments: dict[str, Experiment]) -> Figure:
         for m, points in errors.items():
             n, error = np.array(points).T
             slope = np.polyfit(np.log(n[n >= 64]), np.log(error[n >= 64]), 1)[0] if (n >= 64).sum() > 1 else np.nan
-            law.loglog(n, error, "o", color=style.color(m - 1), markersize=4, label=f"plateau {m}: slope {slope:.2f}")
+            law.loglog(
+                n,
+                error,
+                "o",
+                color=style.color(m - 1),
+                markersize=7 - m,
+                fillstyle="none",
+                markeredgewidth=1.3,
+                label=f"plateau {m}: slope {slope:.2f}",
+            )
             law.loglog(n, [leading_error(spectrum, m, context) for context in n], **panels.DASHED)
         _labels(scatter, law)
     return figure

@@ -19,22 +19,19 @@ def at_ranks(preset: str, wanted: tuple[int, ...], fast: bool) -> dict[str, Prob
     return {f"rank {rank}": panels.varied(base, attention__rank=rank) for rank in wanted}
 
 
-def draw(experiments: dict[str, Experiment]) -> Figure:
+def draw(experiments: dict[str, Experiment], width: float) -> Figure:
     """Loss of every run against time, one panel per rank."""
     with plt.style.context(style.STYLE):
-        figure, grid = plt.subplots(2, 2, figsize=(style.FULL, 4.8), sharey=True)
-        for number, (axes, experiment) in enumerate(zip(grid.flat, experiments.values(), strict=True)):
+        figure, grid = style.grid(width, 2, 2, height=2.4, share="y")
+        for number, (axes, experiment) in enumerate(zip(grid, experiments.values(), strict=True)):
             rank = getattr(experiment.problem.attention, "rank", 1)
             panels.losses(axes, experiment)
             panels.levels(axes, experiment, strong=rank)
             panels.title(axes, "abcd"[number], f"rank {rank}")
             panels.symlog(axes, 1000, float(np.max(np.asarray(experiment.rungs["training"].time))))
             marks = [(m, float(level)) for m, level in enumerate(experiment.system.landmarks()["loss"].values())]
-            style.margin(axes, [(level, f"$m={m}$", "0.35") for m, level in marks if m % rank == 0 or m == len(marks) - 1], crowded="skip")
-        for axes in grid[1]:
-            axes.set_xlabel(r"flow time $t$")
-        for axes in grid[:, 0]:
-            axes.set_ylabel("loss")
-        handles, labels = grid[0, 0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside upper center", ncols=2)
+            shown = [(level, str(m), "0.35") for m, level in marks if m % rank == 0 or m == len(marks) - 1]
+            style.margin(axes, shown, joined="$m={}$")
+        style.outer(grid, x=r"flow time $t$", y="loss")
+        style.legend(figure, grid[0], ncols=2)
     return figure

@@ -27,6 +27,7 @@ from validate.experiment import Experiment
 from validate.spectral import system_of
 from validate.spectral_trials import escape_times
 
+PAPER = "arXiv:2402.19442, ours"
 SECONDS = (95, 25)
 IMBALANCES = (1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)
 SMALL = {
@@ -51,12 +52,15 @@ def problems(fast: bool) -> dict[str, Problem]:
     return {"superposition": panels.small(document.load("superposition"), fast, **SMALL)}
 
 
-def draw(experiments: dict[str, Experiment]) -> Figure:
+def draw(experiments: dict[str, Experiment], width: float = style.FULL) -> Figure:
     """Three panels."""
     experiment = experiments["superposition"]
     system = system_of(experiment)
     with plt.style.context(style.STYLE):
-        figure, grid = plt.subplot_mosaic([["a", "b"], ["a", "c"]], figsize=(style.FULL, 4.3), width_ratios=(1.25, 1))
+        if width >= style.FULL:
+            figure, grid = plt.subplot_mosaic([["a", "b"], ["a", "c"]], figsize=(width, 4.3), width_ratios=(1.25, 1))
+        else:
+            figure, grid = plt.subplot_mosaic([["a"], ["b"], ["c"]], figsize=(width, 7.6), height_ratios=(1.5, 1, 1))
         _losses(grid["a"], experiment, system.order.tasks)
         _times(grid["b"], system)
         _eigenvalues(grid["c"], system.order.tasks)
@@ -96,9 +100,9 @@ def _losses(axes: Axes, experiment: Experiment, tasks: Tasks) -> None:
     end = experiment.problem.end
     for level, text, side in ((limit, "limit of one head per task", 4), (bound, f"lower bound for {heads} heads", -10)):
         axes.axhline(level, color="0.6", linewidth=0.6, zorder=0)
-        axes.annotate(f"{text}, {level:.4f}", (end, level), xytext=(0, side), textcoords="offset points", ha="right", fontsize=7.5)
+        axes.annotate(f"{text}, {level:.4f}", (end, level), xytext=(0, side), textcoords="offset points", ha="right", fontsize=style.SMALL)
     axes.set(xlim=(15, end), ylim=(0.11, 0.4), xlabel="flow time $t$", ylabel="loss / signal")
-    axes.legend(title="imbalance $o^2 - v^2$:", title_fontsize=8, loc="upper right", fontsize=7.5, alignment="left")
+    axes.legend(title="imbalance $o^2 - v^2$:", title_fontsize=8, loc="upper right", alignment="left")
     panels.title(axes, "a", "a plateau that only exact balance keeps")
 
 
@@ -111,7 +115,7 @@ def _times(axes: Axes, system: AbstractSpectral) -> None:
     axes.plot(IMBALANCES, times, "o", color=style.color(1), markersize=4.5, label="flow from the limit, leading order")
     axes.set(xlim=wide, ylim=(0, 1.45 * times[-1]), xscale="log", xlabel="imbalance $o^2 - v^2$", ylabel="escape time")
     axes.minorticks_off()
-    axes.legend(loc="upper left", fontsize=7)
+    axes.legend(loc="upper left")
     panels.title(axes, "b", "escape time")
 
 
@@ -125,10 +129,15 @@ def _eigenvalues(axes: Axes, tasks: Tasks) -> None:
     axes.plot(index[down], values[down], "o", color=style.color(1), markersize=4.5, label=f"{down.sum()} ways out: ${values[0]:.4f}$")
     slow, fast = (float(rates[0]) for rates in _leading.convergence_rates(tasks))
     axes.annotate(
-        f"rates of convergence,\n{slow:.3f} and {fast:.2f}", (values.size - 4.5, 4), ha="right", va="center", fontsize=7, color="0.4"
+        f"rates of convergence,\n{slow:.3f} and {fast:.2f}",
+        (values.size - 4.5, 4),
+        ha="right",
+        va="center",
+        fontsize=style.SMALL,
+        color="0.4",
     )
     axes.set_yscale("symlog", linthresh=1)
     axes.set_yticks([-1, 0, 1, 10], ["$-1$", "0", "1", "10"])
-    axes.set(ylim=(-1.2, 90), xlabel="number of the eigenvalue", ylabel="eigenvalue")
-    axes.legend(loc="upper left", fontsize=7)
+    axes.set(ylim=(-1.2, 900), xlabel="number of the eigenvalue", ylabel="eigenvalue")
+    axes.legend(loc="upper left")
     panels.title(axes, "c", "Hessian at the limit")

@@ -19,6 +19,7 @@ from spectral_ode.problem import Problem
 from spectral_ode.systems.linear import Separate
 from validate.experiment import Experiment
 
+PAPER = "arXiv:2501.16265, ours"
 SECONDS = (20, 10)
 FRAMES = (140, 12)  # full, fast
 CAPTION = (
@@ -81,7 +82,7 @@ def _scene(experiment: Experiment) -> tuple[Figure, Callable[[int], None]]:
         axes.set_title(name, loc="left")
         axes.set_xlabel(r"flow time $t$")
         panels.symlog(axes, 1000, time[-1])
-    value.legend(loc="upper left", fontsize=7)
+    value.legend(loc="upper left")
     image = map_.imshow(keys[0], cmap="RdBu_r", vmin=-1, vmax=1)
     map_.set_xticks(range(keys.shape[2]), [f"$e_{d + 1}$" for d in range(keys.shape[2])])
     map_.set_yticks(range(keys.shape[1]), [f"head {h + 1}" for h in range(keys.shape[1])])

@@ -16,6 +16,7 @@ from spectral_ode.systems.softmax import _optimal, _orders
 from spectral_ode.systems.softmax._leading import Spectrum, Tasks
 from validate.experiment import Experiment
 
+PAPER = "arXiv:2402.19442, ours"
 SECONDS = (25, 25)
 DIMENSIONS, LENGTHS = (6, 10, 20, 40), (30, 100, 300, 1000)  # smaller ones leave the tables of the expectations
 CAPTION = (
@@ -31,7 +32,7 @@ def problems(fast: bool) -> dict[str, Problem]:
     return {}
 
 
-def draw(experiments: dict[str, Experiment]) -> Figure:
+def draw(experiments: dict[str, Experiment], width: float = style.FULL) -> Figure:
     """Two heat maps."""
     loss, omega = (np.zeros((len(DIMENSIONS), len(LENGTHS))) for _ in range(2))
     for (row, d), (column, L) in itertools.product(enumerate(DIMENSIONS), enumerate(LENGTHS)):
@@ -40,7 +41,7 @@ def draw(experiments: dict[str, Experiment]) -> Figure:
         loss[row, column] = float(leading.loss[0]) / exact_loss - 1
         omega[row, column] = float(leading.omega[0]) / exact_omega - 1
     with plt.style.context(style.STYLE):
-        figure, grid = plt.subplots(1, 2, figsize=(style.FULL, 3.0))
+        figure, grid = style.grid(width, 1, 2, height=3.0)
         image = None
         for letter, axes, values, name in zip("ab", grid, (loss, omega), ("loss", r"$\bar\omega$"), strict=True):
             image = axes.imshow(100 * values, cmap="RdBu_r", vmin=-25, vmax=25, origin="lower")
@@ -48,7 +49,7 @@ def draw(experiments: dict[str, Experiment]) -> Figure:
             axes.set_yticks(range(len(DIMENSIONS)), map(str, DIMENSIONS))
             for (row, column), value in np.ndenumerate(values):
                 ink = "white" if abs(value) > 0.14 else style.INK
-                axes.annotate(f"{100 * value:+.1f}", (column, row), ha="center", va="center", fontsize=7.5, color=ink)
+                axes.annotate(f"{100 * value:+.1f}", (column, row), ha="center", va="center", fontsize=style.SMALL, color=ink)
             axes.set_xlabel("context length $L$")
             axes.set_ylabel("task dimension $d$")
             axes.spines[:].set_visible(False)

@@ -22,6 +22,7 @@ from spectral_ode.systems.softmax._expectations import expectations
 from spectral_ode.systems.softmax._leading import Spectrum, Tasks
 from validate.experiment import Experiment
 
+PAPER = "arXiv:2402.19442, ours"
 SECONDS = (8, 8)
 LENGTHS, DIMENSION = (30, 100, 1000), 10
 NODES = 8  # of the query norm: good to 1e-7 of the loss, and within the tables up to k = 2.7
@@ -41,10 +42,10 @@ def problems(fast: bool) -> dict[str, Problem]:
     return {}
 
 
-def draw(experiments: dict[str, Experiment]) -> Figure:
+def draw(experiments: dict[str, Experiment], width: float = style.FULL) -> Figure:
     """Three panels."""
     with plt.style.context(style.STYLE):
-        figure, (left, middle, right) = plt.subplots(1, 3, figsize=(style.FULL, 2.9))
+        figure, (left, middle, right) = style.grid(width, 1, 3, height=2.9)
         _concentration(left)
         _pairs(middle)
         _transfer(right)
@@ -93,7 +94,7 @@ def _concentration(axes: Axes) -> None:
     axes.plot([], [], "o", color=style.INK, markersize=4.5, label=r"$v = \ln(L)/2$")
     axes.set(xlim=(0, 8), ylim=(7e-4, 2), yscale="log")
     axes.set(xlabel="variance $v$ of the scores", ylabel=r"concentration $\mathrm{E}\,|p|^2$")
-    axes.legend(loc="lower right", fontsize=7)
+    axes.legend(loc="lower right")
     panels.title(axes, "a", "saturation")
 
 
@@ -106,10 +107,10 @@ def _pairs(axes: Axes) -> None:
         leading = np.asarray([float(_optimal.signed_pair(each, tasks)[0]) for each in k])
         axes.plot(k, leading / linear, color=ink, linewidth=0.8, linestyle=(0, (4, 2)))
     axes.plot([], [], label="leading order", **panels.DASHED)
-    axes.annotate("linear attention", (k[0], 1), xytext=(3, -9), textcoords="offset points", fontsize=7.5)
-    axes.annotate("exact: $1 + 1/d$", (k[0], 1 + 1 / DIMENSION), xytext=(3, 4), textcoords="offset points", fontsize=7.5)
+    axes.annotate("linear attention", (k[0], 1), xytext=(3, -9), textcoords="offset points", fontsize=style.SMALL)
+    axes.annotate("exact: $1 + 1/d$", (k[0], 1 + 1 / DIMENSION), xytext=(3, 4), textcoords="offset points", fontsize=style.SMALL)
     axes.set(xlim=(k[0], k[-1]), ylim=(0.9, 2.0), xscale="log", xlabel=r"$k = d\,\bar\omega^2$", ylabel="loss / loss of linear attention")
-    axes.legend(loc="upper left", fontsize=7)
+    axes.legend(loc="upper left")
     panels.title(axes, "b", "heads of opposite signs")
 
 
@@ -123,5 +124,5 @@ def _transfer(axes: Axes) -> None:
         axes.errorbar(DEGREES, share, error, fmt="o", color=style.color(3 + index), markersize=4, elinewidth=1)
     axes.errorbar([], [], [], fmt="o", color=style.INK, markersize=4, elinewidth=1, label="Monte Carlo")
     axes.set(xticks=DEGREES, ylim=(1.5e-3, 2), yscale="log", xlabel="Hermite degree of the target", ylabel="share kept")
-    axes.legend(loc="lower left", fontsize=7)
+    axes.legend(loc="lower left")
     panels.title(axes, "c", "nonlinear targets")

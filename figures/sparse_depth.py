@@ -14,6 +14,7 @@ from spectral_ode.problem import Problem
 from spectral_ode.systems.sparse.data import Law
 from validate.experiment import Experiment
 
+PAPER = "arXiv:2408.04532, ours"
 SECONDS = (40, 20)
 LAW, TASKS, STEPS = Law(256, 4, 1024, 0.5), 20, 300
 CAPTION = (
@@ -35,24 +36,24 @@ def large() -> Study:
     return study(LAW, jax.random.key(0), tasks=TASKS, steps=STEPS)
 
 
-def draw(experiments: dict[str, Experiment]) -> Figure:
+def draw(experiments: dict[str, Experiment], width: float = style.FULL) -> Figure:
     """Two panels."""
     found = large()
     with plt.style.context(style.STYLE):
-        figure, (left, right) = plt.subplots(1, 2, figsize=(style.FULL, 3.4))
+        figure, (left, right) = style.grid(width, 1, 2, height=3.4)
         sparse_overlay.depth(left, experiments["depth"])
         steps = np.arange(1, STEPS + 1)
         for index, (words, curve) in enumerate((("plain descent", found.gd), ("preprocess, then optimize", found.pto))):
             right.loglog(steps, curve[1:], color=style.color(index), linewidth=1.8, label=words)
             best = int(np.argmin(curve))
             right.plot(best, curve[best], "o", color=style.color(index), markersize=5)
-            right.annotate(f"{best} steps", (best, curve[best]), (0, -11), textcoords="offset points", ha="center", fontsize=7.5)
+            right.annotate(f"{best} steps", (best, curve[best]), (0, -11), textcoords="offset points", ha="center", fontsize=style.SMALL)
         for words, level in (("best ridge", found.ridge), ("support known", found.oracle)):
             right.axhline(level, color="0.7", linewidth=0.7, zorder=0)
-            right.annotate(words, (STEPS, level), (0, 5), textcoords="offset points", ha="right", fontsize=7.5, color="0.45")
+            right.annotate(words, (STEPS, level), (0, 5), textcoords="offset points", ha="right", fontsize=style.SMALL, color="0.45")
         right.annotate(f"{1 / found.ratio:.0f} times lower", (9, 0.013), fontsize=8.5, fontweight="bold")
         right.set_ylim(bottom=found.oracle / 1.6)
         right.set_xlabel(r"steps of size $1/\lambda_{\max}$ of each task")
         right.set_title(f"$d = {LAW.d}$, $s = {LAW.s}$, $n = {LAW.n}$, $\\sigma = {LAW.sigma:g}$", fontsize=8.5)
-        right.legend(loc="upper right", fontsize=7.5)
+        right.legend(loc="upper right")
     return figure

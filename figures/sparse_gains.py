@@ -8,6 +8,7 @@ from spectral_ode import document
 from spectral_ode.problem import Problem
 from validate.experiment import Experiment
 
+PAPER = "arXiv:2408.04532, ours"
 SECONDS = (60, 6)
 CAPTION = (
     "Head gains and step size of the two-layer construction, trained on fresh tasks (pale) and by their ODE (dashed, same start, no fit; "
@@ -23,13 +24,15 @@ def problems(fast: bool) -> dict[str, Problem]:
     return {name: panels.small(problem, fast, **quick) for name, problem in (("unequal", preset), ("equal", equal))}
 
 
-def draw(experiments: dict[str, Experiment]) -> Figure:
+def draw(experiments: dict[str, Experiment], width: float = style.FULL) -> Figure:
     """Three panels."""
     with plt.style.context(style.STYLE):
-        figure, axes = plt.subplots(1, 3, figsize=(style.FULL * 1.25, 3.0))
+        figure, axes = style.grid(width, 1, 3, height=2.8)
         sparse_overlay.risk(axes[0], experiments["unequal"])
         sparse_overlay.activation(axes[1], experiments["unequal"])
         sparse_overlay.activation(axes[2], experiments["equal"])
+        axes[0].legend().remove()  # one for the whole figure
+        style.legend(figure, axes[0], ncols=2)
         panels.title(axes[0], "a", "unequal gains: risk")
         panels.title(axes[1], "b", "one head after another")
         panels.title(axes[2], "c", "equal gains")

@@ -13,6 +13,7 @@ from spectral_ode.problem import Problem
 from spectral_ode.systems.sparse.data import Law
 from validate.experiment import Experiment
 
+PAPER = "arXiv:2408.04532, ours"
 SECONDS = (30, 30)
 DIMENSIONS, CONTEXTS = (8, 16, 32, 64, 128), (16, 32, 64, 128, 256, 512, 1024)
 SCALE = Normalize(-5, 5)
@@ -29,24 +30,23 @@ def problems(fast: bool) -> dict[str, Problem]:
     return {}
 
 
-def draw(experiments: dict[str, Experiment]) -> Figure:
+def draw(experiments: dict[str, Experiment], width: float = style.FULL) -> Figure:
     """Two maps on one scale."""
     with plt.style.context(style.STYLE):
-        figure, both = plt.subplots(1, 2, figsize=(style.FULL, 2.9), sharey=True)
+        figure, both = style.grid(width, 1, 2, height=2.9, share="y")
         for axes, (letter, words, sigma, coefficients) in zip(both, PANELS, strict=True):
             gain = np.asarray([[_gain(Law(d, 4, n, sigma, coefficients)) for n in CONTEXTS] for d in DIMENSIONS])
             axes.imshow(np.log2(gain), norm=SCALE, cmap="PuOr", origin="lower", aspect="auto")
             for (row, column), value in np.ndenumerate(gain):
                 ink = "white" if abs(np.log2(value)) > 3 else style.INK
-                axes.text(column, row, f"{value:.2g}", ha="center", va="center", fontsize=7.5, color=ink)
+                axes.text(column, row, f"{value:.2g}", ha="center", va="center", fontsize=style.SMALL, color=ink)
             axes.set_xticks(range(len(CONTEXTS)), [str(n) for n in CONTEXTS])
             axes.set_yticks(range(len(DIMENSIONS)), [str(d) for d in DIMENSIONS])
-            axes.set_xlabel("context length $n$")
             panels.title(axes, letter, words)
-        both[0].set_ylabel("dimension $d$")
+        style.outer(both, x="context length $n$", y="dimension $d$")
         bar = figure.colorbar(ScalarMappable(SCALE, "PuOr"), ax=list(both), ticks=[-4, -2, 0, 2, 4])
         bar.ax.set_yticklabels(["1/16", "1/4", "1", "4", "16"])
-        bar.set_label("risk of GD / risk of PTO")
+        bar.set_label("risk of plain / risk of preprocessed")
     return figure
 
 

@@ -11,6 +11,7 @@ from spectral_ode.problem import Problem
 from validate.experiment import Experiment
 from validate.sparse import pruned
 
+PAPER = "arXiv:2408.04532, Figure 1c and 1d"
 SECONDS = (480, 25)
 CAPTION = (
     "A softmax transformer (3 blocks, 4 heads, width 32; d = 8, s = 1, n = 16) whose risk lies far below that of ridge, three seeds. "
@@ -33,11 +34,11 @@ def importance(fast: bool) -> Problem:
     return panels.small(document.load("head-importance"), fast, **changes)
 
 
-def draw(experiments: dict[str, Experiment]) -> Figure:
+def draw(experiments: dict[str, Experiment], width: float = style.FULL) -> Figure:
     """A map and bars."""
     full, alone = experiments["heads"], experiments["one head"]
     with plt.style.context(style.STYLE):
-        figure, (left, right) = plt.subplots(1, 2, figsize=(style.FULL, 3.0), width_ratios=(1, 1.25))
+        figure, (left, right) = style.grid(width, 1, 2, height=3.0, ratios=(1, 1.25))
         _map(left, full)
         training, problem = full.rungs["training"], full.problem
         cut = lambda *layers: np.median([pruned(problem, training, layers, run=run) for run in range(training.runs)], axis=0)
@@ -49,13 +50,13 @@ def draw(experiments: dict[str, Experiment]) -> Figure:
         }
         place, risks = np.arange(len(bars)), np.asarray(list(bars.values()))
         right.bar(place - 0.2, risks[:, 0], 0.38, color=style.pale(1), label="at once")
-        right.bar(place + 0.2, risks[:, 1], 0.38, color=style.color(1), label="refitted (a tenth of the training)")
+        right.bar(place + 0.2, risks[:, 1], 0.38, color=style.color(1), label="refitted, a tenth of the training")
         right.axhline(float(full.system.landmarks()["loss"]["best ridge"]), color="0.5", linewidth=0.8, linestyle=":", label="best ridge")
         right.set_yscale("log")
-        right.set_ylim(bottom=0.4 * risks.min())
+        right.set_ylim(0.4 * risks.min(), 9 * risks.max())  # room for the legend
         right.set_xticks(place, list(bars))
         right.set_ylabel("risk on fresh tasks (median of seeds)")
-        right.legend(loc="upper right", fontsize=7.5)
+        right.legend(loc="upper right")
         panels.title(left, "a", "share of each head")
         panels.title(right, "b", "pruning")
     return figure

@@ -48,7 +48,7 @@ def depth(axes: Axes, experiment: Experiment) -> None:
             (at, low),
             (4, 9),
             textcoords="offset points",
-            fontsize=7.5,
+            fontsize=style.SMALL,
         )
     axes.set_yscale("log")
     bottom, top = axes.get_ylim()
@@ -63,14 +63,14 @@ def depth(axes: Axes, experiment: Experiment) -> None:
             xycoords=("axes fraction", "data"),
             textcoords="offset points",
             ha="right",
-            fontsize=7.5,
+            fontsize=style.SMALL,
             color="0.45",
         )
     axes.set_xlim(0, float(rungs["training"].time[0, -1]))
     axes.set_xlabel(rf"depth, flow time $\tau = \eta \times$ layer ($\eta = {experiment.problem.eta:g}$)")
     axes.set_ylabel("excess risk")
     axes.set_title(f"$d = {law.d}$, $s = {law.s}$, $n = {law.n}$, $\\sigma = {law.sigma:g}$", fontsize=8.5)
-    axes.legend(loc="upper right", fontsize=7)
+    axes.legend(loc="upper right")
 
 
 def groups(axes: Axes, experiment: Experiment) -> None:
@@ -83,7 +83,7 @@ def groups(axes: Axes, experiment: Experiment) -> None:
     low, high = experiment.forecast["window"][0]
     end = float(rungs["training"].time[0, -1])
     axes.axvspan(low, min(high, end), color="0.95", zorder=0)
-    axes.annotate(f"window {low:.2g} to {high:.2g}", (0.97, 0.03), xycoords="axes fraction", ha="right", fontsize=7.5, color="0.4")
+    axes.annotate(f"window {low:.2g} to {high:.2g}", (0.97, 0.03), xycoords="axes fraction", ha="right", fontsize=style.SMALL, color="0.4")
     axes.set_yscale("log")
     axes.set_ylim(bottom=1e-5)
     axes.set_xlim(0, end)
@@ -103,11 +103,11 @@ def risk(axes: Axes, experiment: Experiment) -> None:
         axes.annotate(
             label,
             (0.98, float(level)),
-            (0, -9 if "nothing" in label else 2),
+            (0, -9 if "nothing" in label else 5),
             xycoords=("axes fraction", "data"),
             textcoords="offset points",
             ha="right",
-            fontsize=7.5,
+            fontsize=style.SMALL,
             color="0.4",
         )
     _time(axes, experiment)
@@ -120,16 +120,17 @@ def activation(axes: Axes, experiment: Experiment) -> None:
     training, reduced = experiment.rungs["training"], experiment.rungs["reduced"]
     count = training["kappa"].shape[-1]
     shown = sorted({0, *np.linspace(0, count - 1, min(count, 6)).round().astype(int)})
+    gains = np.asarray(training["g"])[0, 0]
+    equal = bool(np.ptp(gains) == 0)
     for index, head in enumerate(shown):
-        gain = float(training["g"][0, 0, head])
-        axes.plot(
-            training.time[0], training["kappa"][0, :, head], color=style.pale(index), label=f"$g_{{{head + 1}}}(0) = {gain:.2g}$", **WIDE
-        )
+        label = f"{gains[head]:.2g}" + (", all heads" if equal else "")
+        look = {"color": style.pale(index), "label": None if equal and index else label, **WIDE}
+        axes.plot(training.time[0], training["kappa"][0, :, head], **look)
         axes.plot(reduced.time[0], reduced["kappa"][0, :, head], **panels.DASHED)
     axes.axhline(1, color="0.8", linewidth=0.6, zorder=0)
     _time(axes, experiment)
     axes.set_ylabel(r"strength of a head $\kappa_j/\kappa^*$")
-    axes.legend(loc="lower right", fontsize=7.5)
+    axes.legend(loc="lower right", title="gain $g_j(0)$", title_fontsize=style.SMALL)
 
 
 def _time(axes: Axes, experiment: Experiment) -> None:
@@ -151,7 +152,7 @@ def learning(axes: Axes, experiment: Experiment) -> None:
             xycoords=("axes fraction", "data"),
             textcoords="offset points",
             ha="right",
-            fontsize=7.5,
+            fontsize=style.SMALL,
             color="0.4",
         )
     axes.set_yscale("log")

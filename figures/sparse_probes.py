@@ -14,6 +14,7 @@ from simulate.softmax_transformer import SoftmaxTransformer
 from spectral_ode.problem import Problem
 from validate.experiment import Experiment
 
+PAPER = "arXiv:2408.04532, ours"
 SECONDS = (360, 15)
 STEPS = np.asarray([1, 2, 3, 5, 8, 12, 20, 35, 60, 100, 200])
 TASKS = 300
@@ -30,7 +31,7 @@ def problems(fast: bool) -> dict[str, Problem]:
     return {"heads": preset(fast)}
 
 
-def draw(experiments: dict[str, Experiment]) -> Figure:
+def draw(experiments: dict[str, Experiment], width: float = style.FULL) -> Figure:
     """Two panels."""
     full = experiments["heads"]
     training, model = full.rungs["training"], adam.model_of(full.problem, full.rungs["training"])
@@ -38,7 +39,7 @@ def draw(experiments: dict[str, Experiment]) -> Figure:
     episodes = jax.tree.map(lambda leaf: leaf[:TASKS], adam.held_out(full.problem, number=1))
     found = jax.jit(lambda episodes: preprocessing_probe(model, episodes, jnp.asarray(STEPS)))(episodes)
     with plt.style.context(style.STYLE):
-        figure, (left, right) = plt.subplots(1, 2, figsize=(style.FULL, 3.1))
+        figure, (left, right) = style.grid(width, 1, 2, height=3.1)
         probes = np.median(np.asarray(training["probes"])[:, -1], axis=0)
         for run in np.asarray(training["probes"])[:, -1]:
             left.semilogy(range(probes.size), run, color=style.pale(0), linewidth=0.9)
@@ -48,7 +49,7 @@ def draw(experiments: dict[str, Experiment]) -> Figure:
             ("best ridge", float(full.system.landmarks()["loss"]["best ridge"])),
         ):
             left.axhline(level, color="0.7", linewidth=0.7, zorder=0)
-            left.annotate(name, (0, level), (0, 2), textcoords="offset points", fontsize=7.5, color="0.4")
+            left.annotate(name, (0, level), (0, 2), textcoords="offset points", fontsize=style.SMALL, color="0.4")
         left.set_xticks(range(probes.size), ["embedding", *(f"layer {layer + 1}" for layer in range(probes.size - 1))])
         left.set_ylabel("risk of the probe")
         for name, words, index in (("phi", "features of layer 1", 3), ("x", "plain $x$", 0), ("R x", "preprocessed $R x$", 1)):

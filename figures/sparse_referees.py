@@ -12,6 +12,7 @@ from spectral_ode.problem import Problem
 from spectral_ode.systems.sparse.data import Law
 from validate.experiment import Experiment
 
+PAPER = "arXiv:2408.04532, ours"
 SECONDS = (25, 25)
 STRONG = [Law(64, 4, n, 0.5) for n in (16, 32, 64, 128, 256, 512, 1024)]
 WEAK = [Law(16, 4, n, 0.1, "normal") for n in (8, 12, 16, 20, 24, 32, 48, 64)]
@@ -28,18 +29,16 @@ def problems(fast: bool) -> dict[str, Problem]:
     return {}
 
 
-def draw(experiments: dict[str, Experiment]) -> Figure:
+def draw(experiments: dict[str, Experiment], width: float = style.FULL) -> Figure:
     """Two panels."""
     with plt.style.context(style.STYLE):
-        figure, (left, right) = plt.subplots(1, 2, figsize=(style.FULL, 3.3))
+        figure, (left, right) = style.grid(width, 1, 2, height=3.3)
         _panel(left, STRONG, tasks=40, steps=200)
         _panel(right, WEAK, tasks=100, steps=300)
         panels.title(left, "a", r"coefficients $\pm 1$, $\sigma = 0.5$, $d = 64$, $s = 4$")
         panels.title(right, "b", r"$N(0, 1)$, $\sigma = 0.1$, $d = 16$, $s = 4$")
-        left.set_ylabel("lowest excess risk")
-        handles, labels = left.get_legend_handles_labels()
-        note = "" if lasso.present() else lasso.ABSENT
-        figure.legend(handles, labels, loc="outside upper center", ncols=3, title=note, title_fontsize=7.5)
+        style.outer([left, right], x="context length $n$", y="lowest excess risk")
+        style.legend(figure, left, ncols=3, title=None if lasso.present() else lasso.ABSENT)
     return figure
 
 
@@ -59,8 +58,13 @@ def _panel(axes: Axes, laws: list[Law], *, tasks: int, steps: int) -> None:
         axes.loglog(n, np.asarray(risks), label=words, markersize=3.5, **look)
     axes.axvline(laws[0].d, color="0.85", linewidth=0.8, zorder=0)
     axes.annotate(
-        "$n = d$", (laws[0].d, 0.02), (3, 0), xycoords=("data", "axes fraction"), textcoords="offset points", fontsize=7.5, color="0.45"
+        "$n = d$",
+        (laws[0].d, 0.02),
+        (3, 0),
+        xycoords=("data", "axes fraction"),
+        textcoords="offset points",
+        fontsize=style.SMALL,
+        color="0.45",
     )
-    axes.set_xlabel("context length $n$")
     axes.set_xticks(n, [str(each) for each in n])
     axes.minorticks_off()

@@ -11,6 +11,7 @@ from spectral_ode.problem import Problem
 from validate.experiment import Experiment
 from validate.sparse import pruned
 
+PAPER = "arXiv:2408.04532, after Figure 1b; ours"
 SECONDS = (220, 20)
 HEADS = (1, 2, 3, 5)
 CAPTION = (
@@ -29,11 +30,11 @@ def problems(fast: bool) -> dict[str, Problem]:
     return {f"H = {count}": panels.varied(preset, attention__heads=count, start__scale=scale) for count in ((1, 5) if fast else HEADS)}
 
 
-def draw(experiments: dict[str, Experiment]) -> Figure:
+def draw(experiments: dict[str, Experiment], width: float = style.FULL) -> Figure:
     """Three panels."""
     full = experiments[f"H = {max(HEADS)}"]
     with plt.style.context(style.STYLE):
-        figure, axes = plt.subplots(1, 3, figsize=(style.FULL * 1.25, 3.0), width_ratios=(1, 1, 1.15))
+        figure, axes = style.grid(width, 1, 3, height=2.8, ratios=(1, 1, 1.15))
         _sweep(axes[0], experiments, full)
         spectra = np.asarray(full.rungs["training"]["schmidt"])[:, -1]
         for layer in range(spectra.shape[1]):
@@ -47,7 +48,7 @@ def draw(experiments: dict[str, Experiment]) -> Figure:
         axes[1].set_ylim(0, 1.4)
         axes[1].set_xlabel("canonical head")
         axes[1].set_ylabel("Schmidt value / largest")
-        axes[1].legend(loc="upper right", fontsize=7.5)
+        axes[1].legend(loc="upper right")
         _pruning(axes[2], full)
         panels.title(axes[0], "a", "more heads help")
         panels.title(axes[1], "b", "heads of each layer")
@@ -65,7 +66,14 @@ def _sweep(axes: Axes, experiments: dict[str, Experiment], full: Experiment) -> 
         level = float(full.system.landmarks()["loss"][label])
         axes.axhline(level, color="0.7", linewidth=0.7, zorder=0)
         axes.annotate(
-            label, (1, level), (0, 2), xycoords=("axes fraction", "data"), textcoords="offset points", ha="right", fontsize=7.5, color="0.4"
+            label,
+            (1, level),
+            (0, 2),
+            xycoords=("axes fraction", "data"),
+            textcoords="offset points",
+            ha="right",
+            fontsize=style.SMALL,
+            color="0.4",
         )
     axes.set_yscale("log")
     axes.set_xticks(counts)
@@ -86,4 +94,4 @@ def _pruning(axes: Axes, full: Experiment) -> None:
     axes.set_yscale("log")
     axes.set_xticks(place, list(cuts))
     axes.set_ylabel("risk, first seed")
-    axes.legend(loc="upper right", fontsize=7)
+    axes.legend(loc="upper right")

@@ -13,6 +13,7 @@ from figures import saddle_escape, style
 from spectral_ode.problem import Problem
 from validate.experiment import Experiment
 
+PAPER = "arXiv:2402.19442, ours"
 SECONDS = (95, 25)
 QUANTITIES = {"mu": r"$\mu$", "omega": r"$\bar\omega$"}
 RUNGS = {"population": "finite-$L$ flow", "training": "training"}
@@ -36,12 +37,13 @@ def moments(experiment: Experiment) -> tuple[int, int]:
     return int(np.argmax(np.mean(omega, axis=1))), len(omega) - 1
 
 
-def draw(experiments: dict[str, Experiment]) -> Figure:
+def draw(experiments: dict[str, Experiment], width: float = style.FULL) -> Figure:
     """One half for each moment: rows mu and omega, columns theory and training."""
     experiment = experiments["superposition"]
     with plt.style.context(style.STYLE):
-        figure = plt.figure(figsize=(style.FULL, 3.9))
-        halves = np.asarray(figure.subfigures(1, 2, wspace=0.04))
+        wide = width >= style.FULL
+        figure = plt.figure(figsize=(width, 3.9 if wide else 7.6))
+        halves = np.asarray(figure.subfigures(1, 2, wspace=0.04) if wide else figure.subfigures(2, 1, hspace=0.03))
         for letter, half, at, words in zip("ab", halves, moments(experiment), STATES, strict=True):
             time = float(experiment.rungs["population"].time[0, at])
             half.suptitle(f"{letter}   {words}, $t = {time:.3g}$", fontweight="bold", fontsize=9)
@@ -67,7 +69,7 @@ def _cells(axes: Axes, values: np.ndarray, top: float, *, digits: int) -> None:
     axes.imshow(values, cmap="RdBu_r", vmin=-1.1 * top, vmax=1.1 * top)
     for (head, task), value in np.ndenumerate(values):
         ink = "white" if abs(value) > 0.6 * top else style.INK
-        axes.annotate(f"{value:.{digits}f}", (task, head), ha="center", va="center", fontsize=7, color=ink)
+        axes.annotate(f"{value:.{digits}f}", (task, head), ha="center", va="center", fontsize=style.SMALL, color=ink)
     for ticks, count in ((axes.set_xticks, values.shape[1]), (axes.set_yticks, values.shape[0])):
         ticks(range(count), [str(1 + number) for number in range(count)])
     axes.spines[:].set_visible(False)

@@ -15,6 +15,7 @@ from spectral_ode.problem import Problem
 from spectral_ode.systems.linear import Merged
 from validate.experiment import Experiment
 
+PAPER = "arXiv:2501.16265, Figure 1"
 SECONDS = (10, 5)
 CAPTION = (
     "Linear attention with merged key and query learns in one abrupt drop. (a) Loss of attention with all blocks trained (pale) "
@@ -32,11 +33,11 @@ def problems(fast: bool) -> dict[str, Problem]:
     }
 
 
-def draw(experiments: dict[str, Experiment]) -> Figure:
+def draw(experiments: dict[str, Experiment], width: float = style.FULL) -> Figure:
     """Both panels."""
     script, white = experiments["zhang2025-fig1"], experiments["one-drop"]
     with plt.style.context(style.STYLE):
-        figure, (loss, sigma) = plt.subplots(1, 2, figsize=(style.FULL, 3.1))
+        figure, (loss, sigma) = style.grid(width, 1, 2, height=3.1)
         panels.losses(loss, script, rung="reduced", step=True)
         network = script.rungs["network"]
         for run in range(network.runs):
@@ -49,8 +50,8 @@ def draw(experiments: dict[str, Experiment]) -> Figure:
         loss.set_xlabel("epoch of the authors' script")
         loss.set_ylabel("loss")
         loss.set_xlim(600, 1600)
-        loss.set_ylim(bottom=0)
-        loss.legend(loc="upper right", fontsize=7)
+        loss.set_ylim(0, 1.5)  # room for the legend above the first level
+        loss.legend(loc="upper right")
         _white(white, sigma)
     return figure
 
@@ -65,11 +66,11 @@ def _white(experiment: Experiment, axes) -> None:
     axes.axvline(experiment.forecast["half"][0, 0], color="0.55", linewidth=0.8, linestyle=":", label="drop by the escape law")
     worst = float(np.max(np.abs(np.asarray(experiment.rungs["population"]["sigma"][0]) - np.asarray(exact[:, 0] / system.data.best[0]))))
     axes.annotate(
-        f"closed form vs population flow:\nlargest gap {worst:.0e}", (0.98, 0.5), xycoords="axes fraction", ha="right", fontsize=7.5
+        f"closed form vs population flow:\nlargest gap {worst:.0e}", (0.98, 0.5), xycoords="axes fraction", ha="right", fontsize=style.SMALL
     )
     panels.title(axes, "b", "white covariance")
     half = float(experiment.forecast["half"][0, 0])
     axes.set_xlim(0, 3 * half)
     axes.set_ylabel(r"$\sigma(t)\,/\,\sigma^*$")
     axes.set_xlabel(r"flow time $t$")
-    axes.legend(loc="lower right", fontsize=7)
+    axes.legend(loc="lower right")

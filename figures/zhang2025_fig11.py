@@ -15,6 +15,7 @@ from spectral_ode.problem import Problem
 from spectral_ode.systems.linear import Separate
 from validate.experiment import Experiment
 
+PAPER = "arXiv:2501.16265, Figure 11"
 SECONDS = (30, 5)
 CAPTION = (
     "Heads of rank two (D = 8, nine heads), one run of the preset of Figure 4. (a) The first head to learn: its value weight grows "
@@ -29,7 +30,7 @@ def problems(fast: bool) -> dict[str, Problem]:
     return ranks.at_ranks("zhang2025-fig4", (2,), fast)
 
 
-def draw(experiments: dict[str, Experiment]) -> Figure:
+def draw(experiments: dict[str, Experiment], width: float = style.FULL) -> Figure:
     """Both panels from the first run."""
     experiment = experiments["rank 2"]
     system = experiment.system
@@ -39,8 +40,9 @@ def draw(experiments: dict[str, Experiment]) -> Figure:
     owner = np.where(learned, np.asarray(training["head"])[0, -1], -1)
     heads = list(dict.fromkeys(int(head) for head in owner if head >= 0))
     with plt.style.context(style.STYLE):
-        figure = plt.figure(figsize=(style.FULL, 1.9 + 1.15 * len(heads)))
-        upper, lower = cast(Any, figure.subfigures(2, 1, height_ratios=(1.9, 1.15 * len(heads))))
+        course, map_ = (1.9, 1.15) if width >= style.FULL else (2.2, 0.8)  # inches, of the curves and of a row of maps
+        figure = plt.figure(figsize=(width, course + map_ * len(heads)))
+        upper, lower = cast(Any, figure.subfigures(2, 1, height_ratios=(course, map_ * len(heads))))
         _course(experiment, system, upper.subplots(), heads[0], np.flatnonzero(owner == heads[0]))
         _maps(experiment, system, lower, heads, owner)
     return figure
@@ -59,6 +61,7 @@ def _course(experiment: Experiment, system: Separate, axes, head: int, mine: np.
     half = [float(experiment.rungs["training"].phases[f"half {d + 1}"][0]) for d in mine]
     axes.set_xlim(0, 2.2 * max(half))
     axes.set_xlabel(r"flow time $t$")
+    axes.set_ylabel("weight")
     axes.legend(loc="upper left")
     panels.title(axes, "a", f"head {head + 1} learns {' and '.join(f'$e_{d + 1}$' for d in mine)}")
 
@@ -80,9 +83,13 @@ def _maps(experiment: Experiment, system: Separate, panel, heads: list[int], own
             product = value * (key @ basis).T @ (query @ basis)
             axes = grid[row, column]
             image = axes.imshow(product / np.abs(product).max(), cmap="RdBu_r", vmin=-1, vmax=1)
-            axes.set_xticks([])
-            axes.set_yticks([])
+            ends = (0, d - 1)
+            axes.set_xticks(ends, [f"$e_{each + 1}$" for each in ends])
+            axes.set_yticks(ends, [f"$e_{each + 1}$" for each in ends])
+            axes.tick_params(length=0)
             if column == 0:
-                axes.set_ylabel(f"head {head + 1}", fontsize=8)
-        grid[0, column].set_title(("start" if column == 0 else f"{column * rank} learned") + f"\n$t$ = {time[moment]:,.0f}", fontsize=8)
-    panel.colorbar(image, ax=grid, shrink=0.5, label="relative to the largest entry")
+                axes.set_ylabel(f"head {head + 1}", fontsize=style.SMALL, labelpad=0)
+        words = "start" if column == 0 else f"{column * rank} learned"
+        grid[0, column].set_title(f"{words}\n$t$ = {time[moment]:,.0f}", fontsize=style.SMALL)
+    side = "right" if panel.figure.get_figwidth() >= style.FULL else "bottom"
+    panel.colorbar(image, ax=grid, shrink=0.5, location=side, label="relative to the largest entry", ticks=[-1, 0, 1])

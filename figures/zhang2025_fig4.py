@@ -2,10 +2,11 @@
 
 from matplotlib.figure import Figure
 
-from figures import ranks
+from figures import ranks, style
 from spectral_ode.problem import Problem
 from validate.experiment import Experiment
 
+PAPER = "arXiv:2501.16265, Figure 4"
 SECONDS = (135, 12)
 CAPTION = (
     "Rank of key and query, D = 8, nine heads, eigenvalues proportional to 1/d. Pale: training of all blocks, six runs; dashed: "
@@ -19,6 +20,6 @@ def problems(fast: bool) -> dict[str, Problem]:
     return ranks.at_ranks("zhang2025-fig4", (1, 2, 4, 8), fast)
 
 
-def draw(experiments: dict[str, Experiment]) -> Figure:
+def draw(experiments: dict[str, Experiment], width: float = style.FULL) -> Figure:
     """Four panels."""
-    return ranks.draw(experiments)
+    return ranks.draw(experiments, width)

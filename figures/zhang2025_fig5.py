@@ -10,6 +10,7 @@ from spectral_ode.problem import Problem
 from validate.experiment import Experiment
 from validate.metrics import count_drops
 
+PAPER = "arXiv:2501.16265, Figure 5"
 SECONDS = (155, 5)
 CAPTION = (
     "Softmax attention, all blocks trained, six runs each on 5,000 (a) and 1,000 (b) sequences, in the script's units. (a) Merged "
@@ -26,10 +27,10 @@ def problems(fast: bool) -> dict[str, Problem]:
     }
 
 
-def draw(experiments: dict[str, Experiment]) -> Figure:
+def draw(experiments: dict[str, Experiment], width: float = style.FULL) -> Figure:
     """Loss against the script's epochs."""
     with plt.style.context(style.STYLE):
-        figure, grid = plt.subplots(1, 2, figsize=(style.FULL, 2.9), sharey=True)
+        figure, grid = style.grid(width, 1, 2, height=2.9, share="y")
         for letter, axes, (name, experiment) in zip("ab", grid, experiments.items(), strict=True):
             training, eta = experiment.rungs["training"], experiment.problem.eta
             time, loss = np.asarray(training.time), np.asarray(training["loss"])
@@ -43,7 +44,6 @@ def draw(experiments: dict[str, Experiment]) -> Figure:
             # The course behind the last drop is a slow tail; the last drop is over when 95 % of the fall is done.
             fallen = [float(t[np.argmax(l < l[0] - 0.95 * (l[0] - l[-1]))]) / eta for t, l in zip(time, loss, strict=True)]
             axes.set_xlim(0, min(1.6 * max(fallen), float(time.max()) / eta))
-            axes.set_xlabel("epoch")
         grid[0].set_ylim(bottom=0)
-        grid[0].set_ylabel("loss")
+        style.outer(grid, x="epoch of the authors' script", y="loss")
     return figure

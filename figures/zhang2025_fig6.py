@@ -14,6 +14,7 @@ from spectral_ode import document
 from spectral_ode.problem import Problem
 from validate.experiment import Experiment
 
+PAPER = "arXiv:2501.16265, Figure 6"
 SECONDS = (40, 10)
 SCALES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 CAPTION = (
@@ -36,11 +37,11 @@ def problems(fast: bool) -> dict[str, Problem]:
     return found
 
 
-def draw(experiments: dict[str, Experiment]) -> Figure:
+def draw(experiments: dict[str, Experiment], width: float = style.FULL) -> Figure:
     """Both panels."""
     shades = colormaps["viridis"](np.linspace(0, 0.88, len(experiments)))
     with plt.style.context(style.STYLE):
-        figure, (loss, share) = plt.subplots(1, 2, figsize=(style.FULL, 3.1), width_ratios=(1.6, 1))
+        figure, (loss, share) = style.grid(width, 1, 2, height=3.1, ratios=(1.6, 1))
         for shade, experiment in zip(shades, experiments.values(), strict=True):
             training, population = experiment.rungs["training"], experiment.rungs["population"]
             pale = 0.4 * shade[:3] + 0.6
@@ -57,7 +58,7 @@ def draw(experiments: dict[str, Experiment]) -> Figure:
         loss.set_xlim(left=0.3)
         loss.set_xlabel(r"flow time $t$")
         loss.set_ylabel("loss")
-        loss.legend(title="start scale", loc="upper right", ncols=3, fontsize=7, title_fontsize=7.5)
+        loss.legend(title="start scale", loc="upper right", ncols=3, title_fontsize=style.SMALL)
         panels.title(loss, "a", "loss")
         share.set_xscale("log")
         share.set_ylim(-0.03, 1)
