@@ -2,8 +2,6 @@
 
 import json
 import os
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
+from spectral_ode import archive
 from spectral_ode.problem import BadInput
 
 FORMAT = 1  # version of the file layout
@@ -124,16 +123,14 @@ class Trajectory(eqx.Module):
     @classmethod
     def load(cls, path: str | os.PathLike) -> "Trajectory":
         """Read what `save` wrote; a truncated or foreign file raises `BadInput`."""
+        otherwise = f"{path} is not a trajectory file, or it was cut short; save it again with Trajectory.save"
+        arrays = archive.arrays(path, otherwise)
         try:
-            with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file.files}
-            header = json.loads(str(arrays.pop("header")))
+            header = json.loads(arrays.pop("header").item())
             time = arrays.pop("time")
             clock, provenance, version = header["clock"], header["provenance"], header["format"]
-        except FileNotFoundError:
-            raise BadInput(f"there is no file {path}") from None
-        except (OSError, ValueError, KeyError, TypeError, EOFError, AttributeError, RuntimeError, zlib.error, zipfile.BadZipFile):
-            raise BadInput(f"{path} is not a trajectory file, or it was cut short; save it again with Trajectory.save") from None
+        except (KeyError, ValueError, TypeError, RecursionError):
+            raise BadInput(otherwise) from None
         if version != FORMAT:
             raise BadInput(f"{path} has file format {version}, but this version reads format {FORMAT}")
         if time.ndim < 1 or time.dtype.kind != "f":
