@@ -1,6 +1,7 @@
 """Problems as text: TOML files, presets, typed overrides, and a content hash that is a problem's identity. No jax here."""
 
 import difflib
+import functools
 import hashlib
 import json
 import tomllib
@@ -29,6 +30,7 @@ class Field(NamedTuple):
     kinds: tuple[str, ...] = ()
 
 
+@functools.cache
 def sections() -> dict[str, dict[str, type]]:
     """The sections of a problem, each with its classes by kind; a section of one class has the one kind ''."""
     found = {}
@@ -40,8 +42,13 @@ def sections() -> dict[str, dict[str, type]]:
     return found
 
 
-def leaves() -> Iterator[Field]:
+@functools.cache
+def leaves() -> tuple[Field, ...]:
     """Every field of a problem, with the default of the first kind that has it."""
+    return tuple(_leaves())
+
+
+def _leaves() -> Iterator[Field]:
     hints = typing.get_type_hints(Problem)
     for entry in fields(Problem):
         kinds = sections().get(entry.name)
@@ -123,10 +130,10 @@ def coerce(leaf: Field, value: Any) -> Any:
         entry = typing.get_args(kind)[0]
         return tuple(coerce(Field(f"an entry of {leaf.name}", entry, None, ""), part) for part in parts)
     if kind is bool:
-        words = {"true": True, "false": False}
-        if isinstance(value, bool) or str(value).lower() in words:
-            return value if isinstance(value, bool) else words[value.lower()]
-        raise wrong
+        found = {"true": True, "false": False}.get(value.lower()) if isinstance(value, str) else value
+        if not isinstance(found, bool):
+            raise wrong
+        return found
     if kind is str:
         if not isinstance(value, str):
             raise wrong
@@ -134,7 +141,7 @@ def coerce(leaf: Field, value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise wrong
     try:
-        return kind(value) if not (kind is int and isinstance(value, float)) else _whole(value)
+        return float(value) if kind is float else _whole(value)
     except (ValueError, OverflowError):
         raise wrong from None
 
@@ -148,10 +155,11 @@ def _shown(value: Any) -> str:
     return text if len(text) < 80 else f"{text[:60]}..."
 
 
-def _whole(value: float) -> int:
-    if not value.is_integer():
+def _whole(value: str | float) -> int:
+    number = int(value)
+    if isinstance(value, float) and number != value or not -(2**63) < number < 2**63:  # more than any machine counts, or can print
         raise ValueError
-    return int(value)
+    return number
 
 
 def _expected(kind: Any) -> str:

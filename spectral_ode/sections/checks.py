@@ -31,9 +31,10 @@ def moderate(name: str, value: float, least: float, most: float) -> None:
     require(least <= value <= most, f"{name} is {value:g}, but it must lie between {least:g} and {most:g}")
 
 
-def at_least(name: str, value: int, least: int) -> None:
-    """Refuse a whole number below the least."""
+def at_least(name: str, value: int, least: int, most: int = 10**9) -> None:
+    """Refuse a whole number below the least, or so large that it can only be a slip."""
     require(value >= least, f"{name} is {value}, but it must be a whole number of at least {least}")
+    require(value <= most, f"{name} is {value}, but it must be a whole number of at most {most}")
 
 
 def one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -14,7 +14,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from spectral_ode.sections.checks import above_zero, at_least, documented, moderate, one_of, require
+from spectral_ode.sections.checks import at_least, documented, moderate, one_of, require
 
 if TYPE_CHECKING:
     from spectral_ode.problem import Problem
@@ -161,7 +161,7 @@ class EpisodeTraining:
         one_of("training.dtype", self.dtype, ("float32", "float64"))
         at_least("training.test_contexts", self.test_contexts, 1)
         for rate in (self.learning_rate, *self.rates):
-            above_zero("training.learning_rate", rate)
+            moderate("training.learning_rate", rate, 1e-12, 1e12)
         require(
             len(self.changes) == len(self.rates) and list(self.changes) == sorted({*self.changes, 0.0} - {0.0}),
             f"training.changes and training.rates are {list(self.changes)} and {list(self.rates)}, "

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from spectral_ode.sections.checks import above_zero, at_least, documented, moderate, one_of, require
+from spectral_ode.sections.checks import at_least, documented, moderate, one_of, require
 
 if TYPE_CHECKING:
     from spectral_ode.problem import Problem
@@ -29,9 +29,9 @@ class Regression:
         require(len(self.spectrum) > 0, "task.spectrum is empty, but it needs at least one eigenvalue")
         for eigenvalue in self.spectrum:
             moderate("an eigenvalue of task.spectrum", eigenvalue, 1e-6, 1e6)
-        at_least("task.context", self.context, 1)
+        at_least("task.context", self.context, 1, 10**6)
         require(math.isfinite(self.noise) and self.noise >= 0, f"task.noise is {self.noise:g}, but it must be zero or a positive number")
-        at_least("task.rotation", self.rotation, 0)
+        at_least("task.rotation", self.rotation, 0, 2**31 - 1)
         for variance in self.prior:
             moderate("a variance of task.prior", variance, 1e-6, 1e6)
         d = len(self.spectrum)
@@ -117,7 +117,7 @@ class Training:
         one_of("training.data", self.data, ("fixed", "fresh"))
         at_least("training.sequences", self.sequences, 1)
         one_of("training.sampling", self.sampling, ("iid", "even", "mirrored"))
-        above_zero("training.learning_rate", self.learning_rate)
+        moderate("training.learning_rate", self.learning_rate, 1e-12, 1e12)
         one_of("training.method", self.method, ("auto", "moments", "gram", "attention"))
         one_of("training.dtype", self.dtype, ("float32", "float64"))
         at_least("training.test_sequences", self.test_sequences, 0)

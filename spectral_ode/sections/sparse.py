@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from spectral_ode.sections.checks import above_zero, at_least, documented, moderate, one_of, require
+from spectral_ode.sections.checks import at_least, documented, moderate, one_of, require
 
 if TYPE_CHECKING:
     from spectral_ode.problem import Problem
@@ -194,5 +194,5 @@ class AdamTraining:
 
 def _descent(tasks: int, learning_rate: float, dtype: str, types: tuple[str, ...]) -> None:
     require(1 <= tasks <= 10**6, f"training.tasks is {tasks}, but it must lie between 1 and 1000000")
-    above_zero("training.learning_rate", learning_rate)
+    moderate("training.learning_rate", learning_rate, 1e-12, 1e12)
     one_of("training.dtype", dtype, types)
