@@ -111,6 +111,8 @@ class Trajectory(eqx.Module):
         """Write an npz without pickle that numpy alone can read; aside first, then renamed, so that no half file is left."""
         arrays = {"time": self.time, **{f"observable/{k}": v for k, v in self.observables.items()}}
         arrays |= {f"phase/{k}": v for k, v in self.phases.items()}
+        for name in arrays:
+            archive.acceptable(name)
         header = {"format": FORMAT, "clock": self.clock, "provenance": self.provenance}
         path = Path(path)
         aside = path.with_name(f".{path.name}.{os.getpid()}.npz")
@@ -128,12 +130,12 @@ class Trajectory(eqx.Module):
         try:
             header = json.loads(arrays.pop("header").item())
             time = arrays.pop("time")
-            clock, provenance, version = header["clock"], header["provenance"], header["format"]
+            clock, provenance, version = str(header["clock"]), dict(header["provenance"]), header["format"]
         except (KeyError, ValueError, TypeError, RecursionError):
             raise BadInput(otherwise) from None
         if version != FORMAT:
-            raise BadInput(f"{path} has file format {version}, but this version reads format {FORMAT}")
-        if time.ndim < 1 or time.dtype.kind != "f":
+            raise BadInput(f"{path} has file format {version!r:.40}, but this version reads format {FORMAT}")
+        if time.ndim not in (1, 2) or time.size == 0 or time.dtype.kind != "f":
             raise BadInput(f"{path} has a time of shape {time.shape} and type {time.dtype}, which is not a clock")
         named = {kind: {} for kind in ("observable", "phase")}
         for name, array in arrays.items():
@@ -141,6 +143,20 @@ class Trajectory(eqx.Module):
             shape = time.shape if kind == "observable" else time.shape[:-1]
             fits = array.shape[: time.ndim] == shape if kind == "observable" else array.shape == shape
             if kind not in named or not fits or array.dtype.kind not in "fiub":
-                raise BadInput(f"{path} holds an array {name!r} of shape {array.shape} that does not belong to a trajectory")
+                raise BadInput(f"{path} holds an array {name!r:.80} of shape {array.shape} that does not belong to a trajectory")
             named[kind][rest] = jnp.asarray(array)
+        if not _described(provenance, time.shape[:-1]):
+            raise BadInput(f"{path} does not say in words why it ended, or not of each of its runs; save it again with Trajectory.save")
         return cls(jnp.asarray(time), named["observable"], named["phase"], clock, json.dumps(provenance))
+
+
+def _described(provenance: dict[str, Any], runs: tuple[int, ...]) -> bool:
+    """Whether the entries that this class reads are what it takes them for, also in each of the runs."""
+    members = provenance.get("runs", [{}] * (*runs, 0)[0])
+    return (
+        isinstance(provenance.get("ok", True), bool)
+        and isinstance(provenance.get("stopped", ""), str)
+        and isinstance(members, list)
+        and len(members) == (*runs, 0)[0]
+        and all(isinstance(member, dict) and _described(member, ()) for member in members)
+    )

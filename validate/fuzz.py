@@ -47,9 +47,9 @@ def attempt(action: Callable[[], Any], *words: str) -> Any:
 
 def properties() -> tuple[Property, ...]:
     """All properties, the cheap ones first."""
-    from validate import fuzz_problems, fuzz_rungs
+    from validate import fuzz_files, fuzz_problems, fuzz_rungs
 
-    return (*fuzz_problems.PROPERTIES, *fuzz_rungs.PROPERTIES)
+    return (*fuzz_problems.PROPERTIES, *fuzz_files.PROPERTIES, *fuzz_rungs.PROPERTIES)
 
 
 def _shown(case: Any) -> str:

@@ -8,6 +8,10 @@ from typing import Any
 class BadInput(ValueError):
     """A user's mistake, told in one sentence: what was given, what is allowed, what to do."""
 
+    def __init__(self, sentence: str) -> None:
+        # What was given may hold line breaks or a terminal's commands: they are shown, not obeyed.
+        super().__init__("".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in sentence))
+
 
 def documented(default: Any, doc: str) -> Any:
     """A field with its default and a line for the help."""
