@@ -53,10 +53,12 @@ def arrays(path: str | os.PathLike, otherwise: str) -> dict[str, np.ndarray]:
 
 def text(path: str | os.PathLike, most: int = TEXT) -> str:
     """A text file in UTF-8, with or without a mark of it; a device without end, or too long a file, is a `BadInput`."""
+    content = bytearray()
     with open(path, "rb") as raw:
-        content = raw.read(most + 1)
-    if len(content) > most:
-        raise BadInput(f"{path} is longer than {most:.3g} bytes, which is more than is read; give a shorter file")
+        while piece := raw.read(PIECE):
+            content += piece
+            if len(content) > most:
+                raise BadInput(f"{path} is longer than {most:.3g} bytes, which is more than is read; give a shorter file")
     return content.decode("utf-8-sig")
 
 

@@ -1,9 +1,9 @@
 """Properties that hold for every input, tried on many random ones: a finite result or one sentence, never anything else.
 
-A property is data: a strategy of plain cases and a check that raises where a case violates it. `verdicts` counts violations over thousands of
-cases for `python -m validate --full`; the tests run a few hundred of the same cases, where hypothesis also shrinks what it finds.
-`validate.fuzz_problems` has the cases that are problems, `validate.fuzz_files` those that are files. Cases are plain data, made again the
-same way every time; hypothesis is imported only when cases are drawn.
+A property is data: a strategy of plain cases and a check that raises where a case violates it. `verdicts` counts violations over
+thousands of cases for `python -m validate --full`; the tests run a few hundred of the same cases, where hypothesis also shrinks what it
+finds. `fuzz_problems` has the cases that are problems, `fuzz_rungs` solves and trains them, `fuzz_files` has those that are files. Cases
+are made again the same way every time; hypothesis is imported only when cases are drawn.
 """
 
 import traceback

@@ -35,6 +35,11 @@ def moderate(name: str, value: float, least: float, most: float) -> None:
     require(least <= value <= most, f"{name} is {value:g}, but it must lie between {least:g} and {most:g}")
 
 
+def not_above(name: str, value: float, most: float) -> None:
+    """Zero, or a positive number of a size that float64 can square and cube along the way."""
+    require(0 <= value <= most, f"{name} is {value:g}, but it must be zero or a positive number of at most {most:g}")
+
+
 def at_least(name: str, value: int, least: int, most: int = 10**9) -> None:
     """Refuse a whole number below the least, or so large that it can only be a slip."""
     require(value >= least, f"{name} is {value}, but it must be a whole number of at least {least}")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from spectral_ode.sections.checks import at_least, documented, moderate, one_of, require
+from spectral_ode.sections.checks import at_least, documented, moderate, not_above, one_of, require
 
 if TYPE_CHECKING:
     from spectral_ode.problem import Problem
@@ -30,7 +29,7 @@ class Regression:
         for eigenvalue in self.spectrum:
             moderate("an eigenvalue of task.spectrum", eigenvalue, 1e-6, 1e6)
         at_least("task.context", self.context, 1, 10**6)
-        require(math.isfinite(self.noise) and self.noise >= 0, f"task.noise is {self.noise:g}, but it must be zero or a positive number")
+        not_above("task.noise", self.noise, 1e6)
         at_least("task.rotation", self.rotation, 0, 2**31 - 1)
         for variance in self.prior:
             moderate("a variance of task.prior", variance, 1e-6, 1e6)
