@@ -130,24 +130,30 @@ class Trajectory(eqx.Module):
         try:
             header = json.loads(arrays.pop("header").item())
             time = arrays.pop("time")
-            clock, provenance, version = str(header["clock"]), dict(header["provenance"]), header["format"]
+            clock, provenance, version = header["clock"], header["provenance"], header["format"]
         except (KeyError, ValueError, TypeError, RecursionError):
             raise BadInput(otherwise) from None
+        if not (isinstance(clock, str) and isinstance(provenance, dict)):
+            raise BadInput(otherwise)
         if version != FORMAT:
             raise BadInput(f"{path} has file format {version!r:.40}, but this version reads format {FORMAT}")
-        if time.ndim not in (1, 2) or time.size == 0 or time.dtype.kind != "f":
+        if time.ndim not in (1, 2) or time.size == 0 or time.dtype.kind != "f" or time.itemsize > 8:
             raise BadInput(f"{path} has a time of shape {time.shape} and type {time.dtype}, which is not a clock")
         named = {kind: {} for kind in ("observable", "phase")}
         for name, array in arrays.items():
             kind, _, rest = name.partition("/")
             shape = time.shape if kind == "observable" else time.shape[:-1]
             fits = array.shape[: time.ndim] == shape if kind == "observable" else array.shape == shape
-            if kind not in named or not fits or array.dtype.kind not in "fiub":
-                raise BadInput(f"{path} holds an array {name!r:.80} of shape {array.shape} that does not belong to a trajectory")
-            named[kind][rest] = jnp.asarray(array)
+            if kind not in named or not fits or array.dtype.kind not in "fiub" or array.itemsize > 8:
+                raise BadInput(
+                    f"{path} holds an array {name!r:.80} of shape {array.shape}, type {array.dtype}, that does not belong to a trajectory"
+                )
+            named[kind][rest] = jnp.asarray(array.astype(array.dtype.newbyteorder("=")))
         if not _described(provenance, time.shape[:-1]):
             raise BadInput(f"{path} does not say in words why it ended, or not of each of its runs; save it again with Trajectory.save")
-        return cls(jnp.asarray(time), named["observable"], named["phase"], clock, json.dumps(provenance))
+        return cls(
+            jnp.asarray(time.astype(time.dtype.newbyteorder("="))), named["observable"], named["phase"], clock, json.dumps(provenance)
+        )
 
 
 def _described(provenance: dict[str, Any], runs: tuple[int, ...]) -> bool:

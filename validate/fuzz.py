@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from spectral_ode.problem import BadInput
-
-LONGEST = 800  # characters of a sentence that a person still reads
+from spectral_ode.sections.checks import LONGEST
 
 
 @dataclass(frozen=True)

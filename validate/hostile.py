@@ -144,12 +144,16 @@ def recipes() -> Any:
     claims = st.tuples(
         st.just("claim"), st.sampled_from(TYPES), shapes, st.binary(max_size=64), st.sampled_from([1, 2, 3, 9]), st.booleans()
     )
-    plain = st.tuples(st.just("array"), st.sampled_from(SHAPES[:5]), st.sampled_from(["f8", "f4", "i8", "?", "U3", "c16", "M8[D]"]))
+    plain = st.tuples(
+        st.just("array"),
+        st.sampled_from(SHAPES[:5]),
+        st.sampled_from(["f8", "f4", "i8", "?", "U3", "c16", "M8[D]", ">f8", ">i4", "u8", "g"]),
+    )
     headers = st.tuples(st.just("header"), st.integers(0, len(HEADERS) - 1))
     members = st.one_of(plain, plain, claims, headers, st.just(("pickle",)), st.tuples(st.just("bytes"), st.binary(max_size=64)))
     begin = st.one_of(
-        st.tuples(headers, st.sampled_from([(4,), (2, 4), (1,), (0,), (2, 0)])).map(
-            lambda it: [("header.npy", it[0]), ("time.npy", ("array", it[1], "f8")), ("observable/loss.npy", ("array", it[1], "f8"))]
+        st.tuples(headers, st.sampled_from([(4,), (2, 4), (1,), (0,), (2, 0)]), st.sampled_from(["f8", "f8", "f4", ">f8", "g"])).map(
+            lambda it: [("header.npy", it[0]), *((name, ("array", it[1], it[2])) for name in ("time.npy", "observable/loss.npy"))]
         ),
         st.just([("loss.npy", ("array", (4,), "f8"))]),
         st.just([]),

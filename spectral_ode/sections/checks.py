@@ -4,13 +4,16 @@ import math
 from dataclasses import field
 from typing import Any
 
+LONGEST = 1000  # characters of a complaint: more is what was given, not what is wrong with it
+
 
 class BadInput(ValueError):
     """A user's mistake, told in one sentence: what was given, what is allowed, what to do."""
 
     def __init__(self, sentence: str) -> None:
         # What was given may hold line breaks or a terminal's commands: they are shown, not obeyed.
-        super().__init__("".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in sentence))
+        text = "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in sentence)
+        super().__init__(text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} ... {text[-LONGEST // 3 :]}")
 
 
 def documented(default: Any, doc: str) -> Any:
