@@ -43,7 +43,7 @@ def not_above(name: str, value: float, most: float) -> None:
     require(0 <= value <= most, f"{name} is {value:g}, but it must be zero or a positive number of at most {most:g}")
 
 
-def at_least(name: str, value: int, least: int, most: int = 10**9) -> None:
+def at_least(name: str, value: int, least: int, most: int = 10**6) -> None:
     """Refuse a whole number below the least, or so large that it can only be a slip."""
     require(value >= least, f"{name} is {value}, but it must be a whole number of at least {least}")
     require(value <= most, f"{name} is {value}, but it must be a whole number of at most {most}")

@@ -28,7 +28,7 @@ class Regression:
         require(len(self.spectrum) > 0, "task.spectrum is empty, but it needs at least one eigenvalue")
         for eigenvalue in self.spectrum:
             moderate("an eigenvalue of task.spectrum", eigenvalue, 1e-6, 1e6)
-        at_least("task.context", self.context, 1, 10**6)
+        at_least("task.context", self.context, 1)
         not_above("task.noise", self.noise, 1e6)
         at_least("task.rotation", self.rotation, 0, 2**31 - 1)
         for variance in self.prior:
@@ -114,12 +114,12 @@ class Training:
 
     def __post_init__(self) -> None:
         one_of("training.data", self.data, ("fixed", "fresh"))
-        at_least("training.sequences", self.sequences, 1)
+        at_least("training.sequences", self.sequences, 1, 10**7)
         one_of("training.sampling", self.sampling, ("iid", "even", "mirrored"))
         moderate("training.learning_rate", self.learning_rate, 1e-12, 1e12)
         one_of("training.method", self.method, ("auto", "moments", "gram", "attention"))
         one_of("training.dtype", self.dtype, ("float32", "float64"))
-        at_least("training.test_sequences", self.test_sequences, 0)
+        at_least("training.test_sequences", self.test_sequences, 0, 10**7)
         require(
             not (self.data == "fresh" and self.sampling == "even"),
             "training.sampling is 'even' with fresh data, but it spreads one fixed data set; use --training.sampling iid",
