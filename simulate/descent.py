@@ -19,7 +19,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
-from spectral_ode.problem import Problem
+from spectral_ode.problem import BadInput, Problem
 from spectral_ode.system import AbstractSystem
 from spectral_ode.trajectory import Trajectory
 
@@ -79,7 +79,9 @@ def trajectory(problem: Problem, found: Array, observables: dict[str, np.ndarray
     phases = {name: jnp.asarray(when(found[:, i])) for i, name in enumerate(names)}
     # A diverged training ends, for all runs, at the last record at which everything was still a number.
     finite = np.all([np.isfinite(array.reshape(*array.shape[:2], -1)).all(axis=(0, 2)) for array in observables.values()], axis=0)
-    kept = max(1, int(np.cumprod(finite).sum()))
+    kept = int(np.cumprod(finite).sum())
+    if kept == 0:
+        raise BadInput("what is recorded of the training is not a number at its start already; use a smaller --start.scale or task")
     stopped = f"reached step {problem.steps[-1]} at flow time {problem.times[-1]:g}"
     if not finite.all():
         stopped = f"the loss is no longer a number after flow time {problem.times[kept - 1]:g}; try a smaller --training.learning-rate"

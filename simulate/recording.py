@@ -13,13 +13,12 @@ weights `init_query`, `init_key`, `init_value` (heads x e, e) and `init_output` 
 
 import math
 import os
-import zipfile
-import zlib
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from spectral_ode import archive
 from spectral_ode.problem import BadInput
 
 SCALARS = {
@@ -63,7 +62,8 @@ class _File:
     """The arrays of one file, each checked when it is asked for."""
 
     def __init__(self, path: str | os.PathLike) -> None:
-        self.path, self.arrays = path, _arrays(path)
+        otherwise = f"{path} is not an npz file of plain arrays, or it was cut short; record the run again"
+        self.path, self.arrays = path, archive.arrays(path, otherwise)
 
     def scalar(self, name: str) -> Any:
         """A single value of the type that `SCALARS` says."""
@@ -142,18 +142,6 @@ def _full(file: _File, name: str) -> Recording:
     start = {part: file.finite(f"init_{part}", heads * e, e) for part in ("query", "key", "value")}
     start["output"] = file.finite("init_output", y, heads * e)
     return Recording(name, "full", True, False, lr, heads, e, {"training": file.array("loss", epochs)}, data, start)
-
-
-def _arrays(path: str | os.PathLike) -> dict[str, np.ndarray]:
-    try:
-        with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
-            if not isinstance(file, np.lib.npyio.NpzFile):
-                raise ValueError
-            return {name: file[name] for name in file.files}
-    except FileNotFoundError:
-        raise BadInput(f"there is no file {path}") from None
-    except (OSError, ValueError, KeyError, TypeError, EOFError, AttributeError, RuntimeError, zlib.error, zipfile.BadZipFile):
-        raise BadInput(f"{path} is not an npz file of plain arrays, or it was cut short; record the run again") from None
 
 
 def _shown(shape: tuple[int | str, ...]) -> str:

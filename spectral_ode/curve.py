@@ -1,12 +1,10 @@
 """Loss curves from other programs: a column of a text or csv file, or an array of an npz."""
 
 import csv
-import zipfile
-import zlib
-from pathlib import Path
 
 import numpy as np
 
+from spectral_ode import archive
 from spectral_ode.problem import BadInput
 
 STEPS = ("step", "steps", "epoch", "epochs", "iteration")  # names of columns that count steps
@@ -14,12 +12,15 @@ STEPS = ("step", "steps", "epoch", "epochs", "iteration")  # names of columns th
 
 def read(path: str, column: str | None, step: float | None) -> tuple[np.ndarray, np.ndarray]:
     """Steps and losses. Steps are a column of that name, unless `step` gives the distance of the rows."""
+    otherwise = f"{path} is not a curve: a txt or csv file with one row of numbers per step, or an npz, is expected"
     try:
-        table = _npz(path) if path.endswith(".npz") else _text(path)
+        table = _npz(archive.arrays(path, otherwise)) if path.endswith(".npz") else _text(archive.text(path))
+    except BadInput:
+        raise
     except FileNotFoundError:
         raise BadInput(f"there is no file {path}") from None
-    except (OSError, ValueError, KeyError, IndexError, TypeError, EOFError, csv.Error, zlib.error, zipfile.BadZipFile):
-        raise BadInput(f"{path} is not a curve: a txt or csv file with one row of numbers per step, or an npz, is expected") from None
+    except (OSError, ValueError, IndexError, csv.Error):
+        raise BadInput(otherwise) from None
     counted = next((name for name in table if name.lower() in STEPS), None)
     names = [name for name in table if name != counted]
     if not names:
@@ -38,15 +39,12 @@ def read(path: str, column: str | None, step: float | None) -> tuple[np.ndarray,
     return steps, loss
 
 
-def _npz(path: str) -> dict[str, np.ndarray]:
-    with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
-        arrays = {name: file[name] for name in file.files}
+def _npz(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name: array.astype(float) for name, array in arrays.items() if array.ndim == 1 and array.dtype.kind in "fiu"}
 
 
-def _text(path: str) -> dict[str, np.ndarray]:
+def _text(text: str) -> dict[str, np.ndarray]:
     """Columns by the names in the first row, or else by their numbers from 0."""
-    text = Path(path).read_text(encoding="utf-8-sig")
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     rows = list(csv.reader(lines)) if "," in text else [line.split() for line in lines]
     rows = [[entry.strip() for entry in row] for row in rows]

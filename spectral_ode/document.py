@@ -1,6 +1,7 @@
 """Problems as text: TOML files, presets, typed overrides, and a content hash that is a problem's identity. No jax here."""
 
 import difflib
+import functools
 import hashlib
 import json
 import tomllib
@@ -13,9 +14,12 @@ from typing import Any, NamedTuple
 
 import tomli_w
 
+from spectral_ode import archive
 from spectral_ode.problem import COMPANIONS, BadInput, Problem
 
 PRESETS = Path(__file__).parent / "presets"
+LONGEST = 2**20  # bytes of a problem as TOML: room for ten thousands of eigenvalues
+DEEPEST = 20  # dots in a key: the standard library's parser needs memory that grows with their square
 DESCRIPTIVE = ("title", "reference", "headline")  # not part of a problem's identity
 
 
@@ -29,6 +33,7 @@ class Field(NamedTuple):
     kinds: tuple[str, ...] = ()
 
 
+@functools.cache
 def sections() -> dict[str, dict[str, type]]:
     """The sections of a problem, each with its classes by kind; a section of one class has the one kind ''."""
     found = {}
@@ -40,8 +45,13 @@ def sections() -> dict[str, dict[str, type]]:
     return found
 
 
-def leaves() -> Iterator[Field]:
+@functools.cache
+def leaves() -> tuple[Field, ...]:
     """Every field of a problem, with the default of the first kind that has it."""
+    return tuple(_leaves())
+
+
+def _leaves() -> Iterator[Field]:
     hints = typing.get_type_hints(Problem)
     for entry in fields(Problem):
         kinds = sections().get(entry.name)
@@ -92,10 +102,17 @@ def _section(problem: Problem, section: str, changes: dict[str, Any], known: dic
         if name not in names:
             belongs = ", ".join(known[f"{section}.{name}"].kinds)
             raise BadInput(f"{section}.{name} belongs to {section}.kind {belongs}, but the kind is {getattr(option, 'kind', '')}")
+    hints = _hints(option)  # a field of one name may allow other words in another kind
+    fitting = lambda values: {name: coerce(known[f"{section}.{name}"]._replace(type=hints[name]), value) for name, value in values.items()}
     if option is type(now):
-        return replace(now, **changes)
+        return replace(now, **fitting(changes))
     kept = {entry.name: value for entry in fields(now) if entry.name in names and (value := getattr(now, entry.name)) != entry.default}
-    return option(**(kept | changes))
+    return option(**fitting(kept | changes))
+
+
+@functools.cache
+def _hints(option: type) -> dict[str, Any]:
+    return typing.get_type_hints(option)
 
 
 def nearest(word: str, known: list[str]) -> str:
@@ -123,10 +140,10 @@ def coerce(leaf: Field, value: Any) -> Any:
         entry = typing.get_args(kind)[0]
         return tuple(coerce(Field(f"an entry of {leaf.name}", entry, None, ""), part) for part in parts)
     if kind is bool:
-        words = {"true": True, "false": False}
-        if isinstance(value, bool) or str(value).lower() in words:
-            return value if isinstance(value, bool) else words[value.lower()]
-        raise wrong
+        found = {"true": True, "false": False}.get(value.lower()) if isinstance(value, str) else value
+        if not isinstance(found, bool):
+            raise wrong
+        return found
     if kind is str:
         if not isinstance(value, str):
             raise wrong
@@ -134,7 +151,7 @@ def coerce(leaf: Field, value: Any) -> Any:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise wrong
     try:
-        return kind(value) if not (kind is int and isinstance(value, float)) else _whole(value)
+        return float(value) if kind is float else _whole(value)
     except (ValueError, OverflowError):
         raise wrong from None
 
@@ -143,15 +160,16 @@ def _shown(value: Any) -> str:
     """The value as it was given, unless it is too long to be one."""
     try:
         text = repr(value)
-    except ValueError:  # an integer with thousands of digits
-        return "a very long number"
+    except (ValueError, RecursionError):  # an integer with thousands of digits, or tables in tables
+        return "too long to be shown"
     return text if len(text) < 80 else f"{text[:60]}..."
 
 
-def _whole(value: float) -> int:
-    if not value.is_integer():
+def _whole(value: str | int | float) -> int:
+    number = int(value)
+    if (isinstance(value, float) and number != value) or not -(2**63) < number < 2**63:  # more than any machine counts, or can print
         raise ValueError
-    return int(value)
+    return number
 
 
 def _expected(kind: Any) -> str:
@@ -170,7 +188,12 @@ def load(source: str) -> Problem:
     elif source not in preset_names():
         raise BadInput(f"unknown preset {source!r}; {nearest(source, preset_names())}")
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = archive.text(path, LONGEST)
+        if any(key.count(".") > DEEPEST for line in text.split("\n") for key in _keys(line)):
+            raise ValueError(f"a key has more than {DEEPEST} dots")
+        table = tomllib.loads(text)
+    except BadInput:
+        raise
     except OSError as error:
         raise BadInput(f"cannot read {source}: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
@@ -187,6 +210,11 @@ def load(source: str) -> Problem:
         return override(Problem(), flat)
     except BadInput as error:
         raise BadInput(f"{source}: {error}") from None
+
+
+def _keys(line: str) -> list[str]:
+    """Parts of a line of TOML that may hold a key: before an equals sign, or the header of a table."""
+    return line.split("=")[:-1] or ([line] if line.lstrip().startswith("[") else [])
 
 
 def preset_names() -> list[str]:

@@ -65,12 +65,14 @@ def solve(
     if traced:
         return Trajectory(times, observables, phases)
     kept = int(reached)
+    if kept == 0:
+        raise BadInput(f"the {type(system).__name__} flow is not a number at its start already; use a smaller --start.scale or task")
     at = float(times[kept - 1])
     origin: dict[str, Any] = {
         "source": type(system).__name__,
         "solver": {"name": solver, "rtol": rtol, "atol": float(tolerance), "steps": int(count)},
         "dtype": str(times.dtype),
-        "ok": int(failure) != 1,
+        "ok": int(failure) not in (1, 3),
         "stopped": _reason(int(failure), at, float(times[-1]), int(count), max_steps, solver),
     }
     observables = {name: array[:kept] for name, array in observables.items()}
@@ -89,6 +91,8 @@ def _reason(failure: int, at: float, end: float, count: int, max_steps: int, sol
         return f"reached the horizon {end:g} after {count} steps"
     if failure == 2:
         return f"reached the steady state before t={at:g} of {end:g} after {count} steps"
+    if failure == 3:
+        return f"stopped at t={at:g} of {end:g} because what is observed is no longer a number; try a smaller --start.scale"
     if count >= max_steps:
         return f"stopped at t={at:g} of {end:g} after {count} steps; raise --solver.max-steps or try --solver.name kvaerno5"
     other = "dopri8" if solver == "kvaerno5" else "kvaerno5"
@@ -97,7 +101,7 @@ def _reason(failure: int, at: float, end: float, count: int, max_steps: int, sol
 
 @eqx.filter_jit
 def _integrate(system, state, times, rtol, atol, solver, max_steps, steady):
-    """Observables at `times`, phase times, number of finite points, steps, and 0 = horizon, 1 = failure, 2 = steady state."""
+    """Observables at `times`, phase times, number of finite points, steps, and 0 = horizon, 1 = failure, 2 = steady state, 3 = overflow."""
     term = diffrax.ODETerm(lambda t, y, args: system.vector_field(t, y))
     controller = diffrax.PIDController(rtol=rtol, atol=atol)
     method = SOLVERS[solver]()
@@ -121,16 +125,21 @@ def _integrate(system, state, times, rtol, atol, solver, max_steps, steady):
         throw=False,
     )
     assert solution.ys is not None
-    finite = jnp.all(jnp.stack([jnp.isfinite(leaf.reshape(times.size, -1)).all(1) for leaf in jax.tree.leaves(solution.ys)]), axis=0)
-    reached = jnp.maximum(jnp.sum(jnp.cumprod(finite)), 1)
     # Under tracing the arrays keep their length: a state that is no longer integrated holds its last value.
-    index = jnp.minimum(jnp.arange(times.size), reached - 1)
-    states = jax.tree.map(lambda leaf: leaf[index], solution.ys)
-    observables = jax.vmap(system.observe)(states)
+    states, reached = _held(solution.ys, times.size)
+    observables, seen = _held(jax.vmap(system.observe)(states), times.size)
     phases = _locate(system, term, method, controller, times, states, observables)
     failed = jnp.where(solution.result == diffrax.RESULTS.successful, 0, 1)
-    failure = jnp.where(solution.result == diffrax.RESULTS.event_occurred, 2, failed)
-    return observables, phases, reached, solution.stats["num_steps"], failure
+    failure = jnp.where(seen < times.size, 3, jnp.where(solution.result == diffrax.RESULTS.event_occurred, 2, failed))
+    return observables, phases, jnp.minimum(reached, seen), solution.stats["num_steps"], failure
+
+
+def _held(tree, length: int):
+    """A tree of courses, each holding its value from where one of them is no longer a number; and how many points are before that."""
+    finite = jnp.all(jnp.stack([jnp.isfinite(leaf.reshape(length, -1)).all(1) for leaf in jax.tree.leaves(tree)]), axis=0)
+    reached = jnp.sum(jnp.cumprod(finite))
+    index = jnp.minimum(jnp.arange(length), jnp.maximum(reached - 1, 0))
+    return jax.tree.map(lambda leaf: leaf[index], tree), reached
 
 
 def _locate(system, term, method, controller, times, states, observables) -> dict[str, Float[Array, ""]]:

@@ -2,8 +2,6 @@
 
 import json
 import os
-import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
+from spectral_ode import archive
 from spectral_ode.problem import BadInput
 
 FORMAT = 1  # version of the file layout
@@ -112,6 +111,8 @@ class Trajectory(eqx.Module):
         """Write an npz without pickle that numpy alone can read; aside first, then renamed, so that no half file is left."""
         arrays = {"time": self.time, **{f"observable/{k}": v for k, v in self.observables.items()}}
         arrays |= {f"phase/{k}": v for k, v in self.phases.items()}
+        for name in arrays:
+            archive.acceptable(name)
         header = {"format": FORMAT, "clock": self.clock, "provenance": self.provenance}
         path = Path(path)
         aside = path.with_name(f".{path.name}.{os.getpid()}.npz")
@@ -124,26 +125,44 @@ class Trajectory(eqx.Module):
     @classmethod
     def load(cls, path: str | os.PathLike) -> "Trajectory":
         """Read what `save` wrote; a truncated or foreign file raises `BadInput`."""
+        otherwise = f"{path} is not a trajectory file, or it was cut short; save it again with Trajectory.save"
+        arrays = archive.arrays(path, otherwise)
         try:
-            with open(path, "rb") as raw, np.load(raw, allow_pickle=False) as file:
-                arrays = {name: file[name] for name in file.files}
-            header = json.loads(str(arrays.pop("header")))
+            header = json.loads(arrays.pop("header").item())
             time = arrays.pop("time")
             clock, provenance, version = header["clock"], header["provenance"], header["format"]
-        except FileNotFoundError:
-            raise BadInput(f"there is no file {path}") from None
-        except (OSError, ValueError, KeyError, TypeError, EOFError, AttributeError, RuntimeError, zlib.error, zipfile.BadZipFile):
-            raise BadInput(f"{path} is not a trajectory file, or it was cut short; save it again with Trajectory.save") from None
+        except (KeyError, ValueError, TypeError, RecursionError):
+            raise BadInput(otherwise) from None
+        if not (isinstance(clock, str) and isinstance(provenance, dict)):
+            raise BadInput(otherwise)
         if version != FORMAT:
-            raise BadInput(f"{path} has file format {version}, but this version reads format {FORMAT}")
-        if time.ndim < 1 or time.dtype.kind != "f":
+            raise BadInput(f"{path} has file format {version!r:.40}, but this version reads format {FORMAT}")
+        if time.ndim not in (1, 2) or time.size == 0 or time.dtype.kind != "f" or time.itemsize > 8:
             raise BadInput(f"{path} has a time of shape {time.shape} and type {time.dtype}, which is not a clock")
         named = {kind: {} for kind in ("observable", "phase")}
         for name, array in arrays.items():
             kind, _, rest = name.partition("/")
             shape = time.shape if kind == "observable" else time.shape[:-1]
             fits = array.shape[: time.ndim] == shape if kind == "observable" else array.shape == shape
-            if kind not in named or not fits or array.dtype.kind not in "fiub":
-                raise BadInput(f"{path} holds an array {name!r} of shape {array.shape} that does not belong to a trajectory")
-            named[kind][rest] = jnp.asarray(array)
-        return cls(jnp.asarray(time), named["observable"], named["phase"], clock, json.dumps(provenance))
+            if kind not in named or not fits or array.dtype.kind not in "fiub" or array.itemsize > 8:
+                raise BadInput(
+                    f"{path} holds an array {name!r:.80} of shape {array.shape}, type {array.dtype}, that does not belong to a trajectory"
+                )
+            named[kind][rest] = jnp.asarray(array.astype(array.dtype.newbyteorder("=")))
+        if not _described(provenance, time.shape[:-1]):
+            raise BadInput(f"{path} does not say in words why it ended, or not of each of its runs; save it again with Trajectory.save")
+        return cls(
+            jnp.asarray(time.astype(time.dtype.newbyteorder("="))), named["observable"], named["phase"], clock, json.dumps(provenance)
+        )
+
+
+def _described(provenance: dict[str, Any], runs: tuple[int, ...]) -> bool:
+    """Whether the entries that this class reads are what it takes them for, also in each of the runs."""
+    members = provenance.get("runs", [{}] * (*runs, 0)[0])
+    return (
+        isinstance(provenance.get("ok", True), bool)
+        and isinstance(provenance.get("stopped", ""), str)
+        and isinstance(members, list)
+        and len(members) == (*runs, 0)[0]
+        and all(isinstance(member, dict) and _described(member, ()) for member in members)
+    )

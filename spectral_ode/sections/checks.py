@@ -4,9 +4,16 @@ import math
 from dataclasses import field
 from typing import Any
 
+LONGEST = 1000  # characters of a complaint: more is what was given, not what is wrong with it
+
 
 class BadInput(ValueError):
     """A user's mistake, told in one sentence: what was given, what is allowed, what to do."""
+
+    def __init__(self, sentence: str) -> None:
+        # What was given may hold line breaks or a terminal's commands: they are shown, not obeyed.
+        text = "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in sentence)
+        super().__init__(text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} ... {text[-LONGEST // 3 :]}")
 
 
 def documented(default: Any, doc: str) -> Any:
@@ -31,9 +38,15 @@ def moderate(name: str, value: float, least: float, most: float) -> None:
     require(least <= value <= most, f"{name} is {value:g}, but it must lie between {least:g} and {most:g}")
 
 
-def at_least(name: str, value: int, least: int) -> None:
-    """Refuse a whole number below the least."""
+def not_above(name: str, value: float, most: float) -> None:
+    """Zero, or a positive number of a size that float64 can square and cube along the way."""
+    require(0 <= value <= most, f"{name} is {value:g}, but it must be zero or a positive number of at most {most:g}")
+
+
+def at_least(name: str, value: int, least: int, most: int = 10**6) -> None:
+    """Refuse a whole number below the least, or so large that it can only be a slip."""
     require(value >= least, f"{name} is {value}, but it must be a whole number of at least {least}")
+    require(value <= most, f"{name} is {value}, but it must be a whole number of at most {most}")
 
 
 def one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:

@@ -23,7 +23,7 @@ class Solver:
         require(1e-13 <= self.rtol <= 1e-2, f"solver.rtol is {self.rtol:g}, but it must lie between 1e-13 and 1e-2")
         if self.atol is not None:
             above_zero("solver.atol", self.atol)
-        at_least("solver.max_steps", self.max_steps, 1)
+        at_least("solver.max_steps", self.max_steps, 1, 10**9)
 
 
 @dataclass(frozen=True, kw_only=True)

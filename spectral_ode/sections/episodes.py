@@ -10,11 +10,10 @@ task and `boost` times that for the head which the task prefers. `spread` multip
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from spectral_ode.sections.checks import above_zero, at_least, documented, moderate, one_of, require
+from spectral_ode.sections.checks import at_least, documented, moderate, not_above, one_of, require
 
 if TYPE_CHECKING:
     from spectral_ode.problem import Problem
@@ -46,7 +45,7 @@ class MultiTask:
         for value in self.signal:
             moderate("an entry of task.signal", value, 1e-6, 1e6)
         require(2 <= self.context <= 100_000, f"task.context is {self.context}, but softmax attention needs between 2 and 100000 tokens")
-        require(math.isfinite(self.noise) and self.noise >= 0, f"task.noise is {self.noise:g}, but it must be zero or a positive number")
+        not_above("task.noise", self.noise, 1e6)
         for length in self.tested:
             require(2 <= length <= 100_000, f"an entry of task.tested is {length}, but it must lie between 2 and 100000")
 
@@ -161,7 +160,7 @@ class EpisodeTraining:
         one_of("training.dtype", self.dtype, ("float32", "float64"))
         at_least("training.test_contexts", self.test_contexts, 1)
         for rate in (self.learning_rate, *self.rates):
-            above_zero("training.learning_rate", rate)
+            moderate("training.learning_rate", rate, 1e-12, 1e12)
         require(
             len(self.changes) == len(self.rates) and list(self.changes) == sorted({*self.changes, 0.0} - {0.0}),
             f"training.changes and training.rates are {list(self.changes)} and {list(self.rates)}, "

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from spectral_ode.sections.checks import above_zero, at_least, documented, moderate, one_of, require
+from spectral_ode.sections.checks import at_least, documented, moderate, not_above, one_of, require
 
 if TYPE_CHECKING:
     from spectral_ode.problem import Problem
@@ -30,8 +29,8 @@ class Regression:
         for eigenvalue in self.spectrum:
             moderate("an eigenvalue of task.spectrum", eigenvalue, 1e-6, 1e6)
         at_least("task.context", self.context, 1)
-        require(math.isfinite(self.noise) and self.noise >= 0, f"task.noise is {self.noise:g}, but it must be zero or a positive number")
-        at_least("task.rotation", self.rotation, 0)
+        not_above("task.noise", self.noise, 1e6)
+        at_least("task.rotation", self.rotation, 0, 2**31 - 1)
         for variance in self.prior:
             moderate("a variance of task.prior", variance, 1e-6, 1e6)
         d = len(self.spectrum)
@@ -115,12 +114,12 @@ class Training:
 
     def __post_init__(self) -> None:
         one_of("training.data", self.data, ("fixed", "fresh"))
-        at_least("training.sequences", self.sequences, 1)
+        at_least("training.sequences", self.sequences, 1, 10**7)
         one_of("training.sampling", self.sampling, ("iid", "even", "mirrored"))
-        above_zero("training.learning_rate", self.learning_rate)
+        moderate("training.learning_rate", self.learning_rate, 1e-12, 1e12)
         one_of("training.method", self.method, ("auto", "moments", "gram", "attention"))
         one_of("training.dtype", self.dtype, ("float32", "float64"))
-        at_least("training.test_sequences", self.test_sequences, 0)
+        at_least("training.test_sequences", self.test_sequences, 0, 10**7)
         require(
             not (self.data == "fresh" and self.sampling == "even"),
             "training.sampling is 'even' with fresh data, but it spreads one fixed data set; use --training.sampling iid",

@@ -7,11 +7,10 @@ linear or softmax transformer trained with Adam on fresh tasks (training.kind ad
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from spectral_ode.sections.checks import above_zero, at_least, documented, moderate, one_of, require
+from spectral_ode.sections.checks import at_least, documented, moderate, not_above, one_of, require
 
 if TYPE_CHECKING:
     from spectral_ode.problem import Problem
@@ -35,7 +34,7 @@ class SparseRegression:
             f"task.sparsity is {self.sparsity}, but it must lie between 1 and the dimension {self.dimension}",
         )
         require(1 <= self.context <= 10**6, f"task.context is {self.context}, but it must lie between 1 and 1000000")
-        require(math.isfinite(self.noise) and self.noise >= 0, f"task.noise is {self.noise:g}, but it must be zero or a positive number")
+        not_above("task.noise", self.noise, 1e6)
         one_of("task.coefficients", self.coefficients, ("signs", "normal"))
 
     def check(self, problem: Problem) -> None:
@@ -194,5 +193,5 @@ class AdamTraining:
 
 def _descent(tasks: int, learning_rate: float, dtype: str, types: tuple[str, ...]) -> None:
     require(1 <= tasks <= 10**6, f"training.tasks is {tasks}, but it must lie between 1 and 1000000")
-    above_zero("training.learning_rate", learning_rate)
+    moderate("training.learning_rate", learning_rate, 1e-12, 1e12)
     one_of("training.dtype", dtype, types)
