@@ -55,10 +55,11 @@ function draw(chart) {
   Plotly.react(chart, traces(chart), layout(chart), { responsive: true, displaylogo: false, modeBarButtons: [["zoom2d", "pan2d", "zoomIn2d", "zoomOut2d"]] });
   if (drawn.has(chart)) return;
   drawn.add(chart);
-  chart.on("plotly_relayout", change => { // the panels of an experiment share their clock
-    const ends = change["xaxis.autorange"] ? { "xaxis.autorange": true } : "xaxis.range[0]" in change
-      ? { "xaxis.range": [change["xaxis.range[0]"], change["xaxis.range[1]"]] } : null;
-    if (ends) siblings(chart).filter(other => other !== chart && drawn.has(other)).forEach(other => Plotly.relayout(other, ends));
+  chart.on("plotly_relayout", change => { // the panels of an experiment share their clock; one that follows already is left alone
+    const free = change["xaxis.autorange"], ends = [change["xaxis.range[0]"], change["xaxis.range[1]"]];
+    const others = siblings(chart).filter(other => other !== chart && drawn.has(other));
+    if (free) others.filter(other => !other.layout.xaxis.autorange).forEach(other => Plotly.relayout(other, { "xaxis.autorange": true }));
+    else if (ends[0] !== undefined) others.forEach(other => Plotly.relayout(other, { "xaxis.range": ends }));
   });
 }
 const siblings = chart => charts.filter(other => other.dataset.experiment === chart.dataset.experiment);

@@ -136,6 +136,7 @@ def _provenance(report: dict[str, Any], picture: dict[str, Any]) -> str:
         "platform": origin["platform"],
         "versions": ", ".join(f"{name} {version}" for name, version in origin["versions"].items()),
         "seconds": ", ".join(f"{name} {seconds:.1f}" for name, seconds in report["seconds"].items()),
+        "processor seconds": f"{report['processor seconds']:.1f}" if "processor seconds" in report else "not counted",
         "rungs left out": "; ".join(f"{rung}: {reason}" for rung, reason in report["missing"].items()) or "none",
     }
     listed = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in entries.items())

@@ -185,9 +185,9 @@ def chosen(sources: list[str]) -> dict[str, Problem]:
         if source in SMALL or source in systems.names():
             found |= {name: problem for name, problem in quick().items() if source in (name, problem.system)}
         else:
-            problem, name = document.load(source), Path(source).stem
+            problem, stem = document.load(source), Path(source).stem
             systems.check(problem.system)
-            found[name if name not in found else source] = problem
+            found[next(name for name in (stem, *(f"{stem} {n}" for n in range(2, len(sources) + 2))) if name not in found)] = problem
     return found
 
 

@@ -47,11 +47,12 @@ def answer(problems: dict[str, Problem], jobs: int, progress: Terminal) -> Itera
 
 def work(name: str, problem: Problem, progress: Terminal | None = None) -> Answer:
     """Answer and judge one problem."""
-    begun = time.perf_counter()
+    begun, busy = time.perf_counter(), time.process_time()
     experiment, verdicts = tiers.judge(name, problem, progress)
     summary = report.summarize(name, experiment, verdicts)
     drawn = charts.picture(experiment)
     summary["seconds"]["claims"] = time.perf_counter() - begun - sum(summary["seconds"].values())
+    summary["processor seconds"] = time.process_time() - busy
     jax.clear_caches()
     return summary, drawn
 
