@@ -98,7 +98,9 @@ def learning_rate(flows: Flows) -> Measured:
 def _stretch(flow: Flow) -> tuple[np.ndarray, float]:
     """Where the weights move fastest, and how long they take to move by a third of their size; found by a coarse solve."""
     start = np.asarray(flow.start)
-    rough = solve_ivp(lambda _, y: flow.field(y), (0.0, float(flow.time[-1])), start, method="LSODA", rtol=1e-6, atol=1e-6 * flow.problem.scale)
+    rough = solve_ivp(
+        lambda _, y: flow.field(y), (0.0, float(flow.time[-1])), start, method="LSODA", rtol=1e-6, atol=1e-6 * flow.problem.scale
+    )
     unit = np.max(np.abs(rough.y), axis=1) + flow.problem.scale
     speed = np.asarray([np.max(np.abs(flow.field(state)) / unit) for state in rough.y.T])
     begin = int(np.argmax(speed))

@@ -64,7 +64,7 @@ class Task:
 
 
 def separate_reduced(problem: Problem) -> Field:
-    """v."""
+    """V."""
     task = Task(problem)
     return Field(WHOLE, lambda v: task.g * v**2 - task.lam * task.C * v**5)
 
@@ -168,7 +168,7 @@ def feature_moments(problem: Problem, share: float, contexts: tuple[int, ...], n
 
 
 def blocks_field(problem: Problem) -> Field | None:
-    """row and W, or row, key and query: minus half the gradient of power - 2 t.b + t^T M t."""
+    """Row and W, or row, key and query: minus half the gradient of power - 2 t.b + t^T M t."""
     attention, d = problem.attention, len(problem.regression.spectrum)
     if d > 2 or len(problem.contexts) > 1:
         return None  # too many nodes for thirty digits
