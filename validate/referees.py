@@ -49,7 +49,24 @@ def claims(flows: Flows) -> tuple[Claim, ...]:
             trial=lambda _: by_mpmath(flows),
             **common,
         ),
+        Trial(
+            name="closed forms = quadrature, root finding or scipy, each in units of its accuracy",
+            bound=1.0,
+            reason="1e-11 for algebra, less where the form itself is a quadrature; each accuracy stands beside its form in validate/plain",
+            trial=lambda _: closed_forms(flows),
+            **common,
+        ),
     )
+
+
+def closed_forms(flows: Flows) -> Measured:
+    """Largest difference of a closed form from what another road says of it, over the accuracy that is asked of it."""
+    problem = flows.experiment.problem
+    if problem.system not in plain.FORMS:
+        raise Unmet("its closed forms were not written once more in validate/plain")
+    found = {name: largest_relative(form.ours, form.exact) / form.accuracy for name, form in plain.FORMS[problem.system](problem).items()}
+    worst = max(found, key=lambda name: np.nan_to_num(found[name], nan=np.inf))
+    return found[worst], f"{len(found)} forms, the worst: {worst}"
 
 
 def by_scipy(flows: Flows) -> Measured:

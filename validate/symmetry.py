@@ -2,17 +2,20 @@ r"""Symmetries of the equations: what may not change when heads are renamed, coo
 
 Heads. Every sum over heads is symmetric: permuted weights have the same loss at every time.
 
-Coordinates. Linear attention: Lambda and Sigma turned together with the keys and queries. Softmax attention: tokens are isotropic in the block of a
-task, so turning keys and queries there changes no eigenvalue. Sparse regression: coordinates may be exchanged and change sign (r does, too;
-preprocessing by r is not invariant under other rotations).
+Coordinates. Linear attention: Lambda and Sigma turned together with the keys and queries. Softmax attention: tokens are isotropic in the
+block of a task, so turning keys and queries there changes no eigenvalue. Sparse regression: coordinates may be exchanged and change
+sign (r does, too; preprocessing by r is not invariant under other rotations).
 
 Time. Each of the equations below goes into itself, with times divided by the last number (a > 0 is free):
 
     linear, separate     lam -> a lam, s2 -> a s2: g, C -> a^2 g, a^2 C;  v, k, q -> a^(-1/3) (v, k, q), loss -> a loss          a^(5/3)
     linear, merged       the same with v, U -> a^(-1/2) (v, U)                                                                     a^2
-    every block          tokens (x; y) -> sqrt(a) (x; y): phi -> a^(3/2) phi, t -> t/a, as above                                   a^(5/3) or a^2
+    every block          tokens (x; y) -> sqrt(a) (x; y): phi -> a^(3/2) phi, t -> t/a, as above                                   as above
     softmax, all         S -> a S, sigma^2 -> a sigma^2: phi_i, mu and omega as they are, Loss -> a Loss (shares as they are)      a
     sparse, depth        y, w* -> sqrt(a) (y, w*): R -> sqrt(a) R, theta as it is, risk -> a risk                                  a
+
+Every block of linear attention. T = sum_h a_h W_h does not change when a_h grows as W_h shrinks, nor when K_h -> M K_h, Q_h -> M^-T Q_h; so
+a_h.a_g - <W_h, W_g> (merged), |a_h|^2 - |K_h|^2 and K_h K_h^T - Q_h Q_h^T (separate) are conserved, whatever the law of the sequences.
 """
 
 from collections.abc import Callable
@@ -23,10 +26,13 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 
 from spectral_ode.claims import Claim, Trial
 from spectral_ode.problem import MultiTask, Problem
 from spectral_ode.system import AbstractSystem, Weights
+from spectral_ode.systems.linear import Blocks
+from spectral_ode.systems.linear.blocks import MergedBlocks, SeparateBlocks
 from spectral_ode.systems.linear.data import rotation
 from spectral_ode.systems.sparse import Depth, _two_groups
 from spectral_ode.systems.sparse.data import Sample
@@ -57,11 +63,34 @@ def claims(flows: Flows) -> tuple[Claim, ...]:
         "bound": 1e-7,
         "reason": "gap of the loss over its fall, both solved at rtol 1e-12, which a drop may turn into a gap some hundred times larger",
     }
-    return (
+    found = (
         Trial(name="renamed heads: the same loss at every time", trial=lambda _: _gap(flows, permuted), **common),
         Trial(name="turned coordinates: the same loss at every time", trial=lambda _: _gap(flows, turned), **common),
         Trial(name="another unit of time: the same course, rescaled", trial=lambda _: _gap(flows, rescaled), **common),
     )
+    if not isinstance(flows.experiment.system, Blocks):
+        return found
+    rtol = flows.experiment.problem.solver.rtol
+    kept = {"bound": 10 * rtol, "reason": "accumulated local error, 10 x rtol x largest squared weight"}
+    name = "balances of all blocks: rows against keys, keys against queries"
+    return (*found, Trial(name=name, trial=lambda _: drift(flows), **(common | kept)))
+
+
+def drift(flows: Flows) -> Measured:
+    """Largest drift of the balances of all blocks, in units of the largest squared weight."""
+    if "reduced" not in present(flows):
+        raise Unmet(flows.experiment.missing["reduced"])
+    flow = flows.each["reduced"]
+    values = np.asarray(eqx.filter_jit(jax.vmap(lambda flat: _balances(flow.unflatten(flat))))(jnp.asarray(flow.usual.state)))
+    return float(np.max(np.abs(values - values[:1])) / np.max(flow.usual.state**2)), f"{values.shape[1]} balances"
+
+
+def _balances(state: MergedBlocks | SeparateBlocks) -> Float[Array, " balances"]:
+    if isinstance(state, MergedBlocks):
+        flat = state.W.reshape(state.W.shape[0], -1)
+        return (state.row @ state.row.T - flat @ flat.T).reshape(-1)
+    first = jnp.sum(state.row**2, axis=1) - jnp.sum(state.key**2, axis=(1, 2))
+    return jnp.concatenate([first, (state.key @ state.key.mT - state.query @ state.query.mT).reshape(-1)])
 
 
 def _gap(flows: Flows, change: Callable[[Flows], Turned]) -> Measured:

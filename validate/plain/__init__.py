@@ -5,11 +5,11 @@ among them. A system without one is refereed by scipy alone.
 """
 
 from spectral_ode.problem import Problem
-from validate.plain import linear, softmax, sparse
+from validate.plain import linear, linear_forms, softmax, softmax_forms, sparse, sparse_forms
 from validate.plain.numbers import Field as Field
 
 FIELDS = linear.FIELDS | softmax.FIELDS | sparse.FIELDS
-FORMS = linear.FORMS | softmax.FORMS | sparse.FORMS
+FORMS = linear_forms.FORMS | softmax_forms.FORMS | sparse_forms.FORMS
 
 
 def field(problem: Problem, rung: str) -> Field | None:

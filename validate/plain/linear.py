@@ -211,5 +211,3 @@ FIELDS: dict[tuple[str, str], Callable[[Problem], Field | None]] = {
     ("linear.merged", "population"): merged_weights,
     ("linear.blocks", "reduced"): blocks_field,
 }
-
-FORMS: dict[str, Callable] = {}

@@ -17,6 +17,14 @@ class Field(NamedTuple):
     rate: Callable[[np.ndarray], np.ndarray]
 
 
+class Form(NamedTuple):
+    """A closed form: what the code says, what is said of it elsewhere, and how far they may be apart, relative to the largest entry."""
+
+    ours: Any
+    exact: Any
+    accuracy: float
+
+
 exp: Any = np.frompyfunc(mpmath.exp, 1, 1)
 
 

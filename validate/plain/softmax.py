@@ -110,5 +110,3 @@ FIELDS: dict[tuple[str, str], Callable[[Problem], Field | None]] = {
     ("softmax.emergence", "reduced"): emergence,
     ("softmax.slaved", "reduced"): slaved,
 } | {(f"softmax.{phase}", "population"): balanced for phase in ("warmup", "emergence", "slaved")}
-
-FORMS: dict[str, Callable] = {}

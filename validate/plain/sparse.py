@@ -104,5 +104,3 @@ FIELDS: dict[tuple[str, str], Callable[[Problem], Field | None]] = {
     ("sparse.depth", "population"): depth_weights,
     ("sparse.depth", "reduced"): depth_reduced,
 }
-
-FORMS: dict[str, Callable] = {}
