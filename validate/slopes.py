@@ -1,7 +1,7 @@
 r"""How fast one rung approaches the next: exponents, which are sharper than percentages.
 
-Learning rate. Gradient descent with steps of length eta is Euler's method on the flow of the weights: the gap after a fixed time is of first order.
-Measured on the flow of the weights, over a stretch in which they move by about a third of their size, with 32, 64 and 128 steps.
+Learning rate. Gradient descent with steps of length eta is Euler's method on the flow of the weights: the gap after a fixed time is of
+first order. Measured over a stretch in which the weights move by about a third of their size, with 32, 64 and 128 steps.
 
 Start scale. The reductions of linear attention are exact as the start vanishes: the relative error of their drop times falls at least like
 the square root of the start scale (measured: about 1.2 for merged, 1 to 1.5 for separate key and query).

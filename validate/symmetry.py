@@ -139,11 +139,10 @@ def _turned_linear(problem: Problem, start: SeparateWeights | MergedWeights) -> 
     seed, d = problem.regression.rotation, len(problem.regression.spectrum)
     other = 0 if seed else 3
     turn = rotation(seed, d) @ rotation(other, d).T
-    again = type(start)  # keys and queries turn from the left and from the right
     if isinstance(start, SeparateWeights):
-        moved = again(start.value, start.key @ turn, start.query @ turn)
+        moved = SeparateWeights(start.value, start.key @ turn, start.query @ turn)
     else:
-        moved = again(start.value, turn.T[None] @ start.key_query @ turn[None])
+        moved = MergedWeights(start.value, turn.T[None] @ start.key_query @ turn[None])
     return Turned(_made(replace(problem, task=replace(problem.task, rotation=other))), moved)
 
 

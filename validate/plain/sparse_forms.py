@@ -1,7 +1,6 @@
-r"""Closed forms of sparse regression (arXiv:2408.04532) and of the Marchenko-Pastur law against quadrature, matrix functions and plain loops.
+r"""Closed forms of sparse regression (arXiv:2408.04532) against quadrature, matrix functions and plain loops.
 
-The Marchenko-Pastur density is written as it stands in books, sqrt((b - x)(x - a))/(2 pi gamma x) on (a, b), with an atom 1 - 1/gamma at zero for
-gamma > 1. Flows are matrix exponentials, steps are loops, expectations over r ~ N(beta, v) are integrals.
+Flows are matrix exponentials, steps are loops, expectations over r ~ N(beta, v) are integrals.
 """
 
 from dataclasses import replace
@@ -13,54 +12,15 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.integrate import quad, solve_ivp
 from scipy.linalg import expm
-from scipy.optimize import minimize_scalar
 
-from spectral_ode import marchenko_pastur
 from spectral_ode.problem import Problem
 from spectral_ode.systems.sparse import Depth, Gains, Law, _algorithms, _moments, _risk, _two_groups
 from spectral_ode.systems.sparse.data import Moments, Sample
 from spectral_ode.systems.sparse.depth import State
 from spectral_ode.weights import DepthWeights, GainWeights
-from validate.plain.numbers import Form
+from validate.plain.eigenvalue_law import law, mean_law
+from validate.plain.numbers import ALGEBRA, Form, least
 from validate.plain.sparse import averages, first_task, task_of
-
-ALGEBRA = 1e-11
-
-
-def mean_law(function, gamma: float, *, atom: bool = True) -> float:
-    """The average of a function over the Marchenko-Pastur law."""
-    a, b = (1 - np.sqrt(gamma)) ** 2, (1 + np.sqrt(gamma)) ** 2
-    density = lambda x: np.sqrt((b - x) * (x - a)) / (2 * np.pi * gamma * x)
-    middle = lambda angle: 0.5 * (a + b) - 0.5 * (b - a) * np.cos(angle)
-    part = quad(
-        lambda angle: function(middle(angle)) * density(middle(angle)) * 0.5 * (b - a) * np.sin(angle), 0, np.pi, epsabs=1e-13, limit=200
-    )
-    return part[0] + (function(0.0) * (1 - 1 / gamma) if atom and gamma > 1 else 0.0)
-
-
-def law(problem: Problem) -> dict[str, Form]:
-    """Risks by the Marchenko-Pastur law, for more and for fewer tokens than coordinates."""
-    S, sigma2, tau, p = 1.4, 0.6, np.asarray([0.3, 2.0]), 0.3
-    found: dict[str, Form] = {}
-    for gamma in (0.4, 2.5):
-        z = gamma * sigma2 / S
-        flow = [
-            mean_law(lambda x, t=t: S * np.exp(-2 * x * t) + (sigma2 * gamma * (1 - np.exp(-x * t)) ** 2 / x if x > 0 else 0.0), gamma)
-            for t in tau
-        ]
-        ridge = mean_law(lambda x: (S * p**2 + sigma2 * gamma * x) / (x + p) ** 2, gamma)
-        bayes = mean_law(lambda x: S * z / (x + z), gamma)
-        mine = (
-            marchenko_pastur.flow_risk(jnp.asarray(tau), gamma, S=S, sigma2=sigma2),
-            marchenko_pastur.ridge_risk(gamma, p, S=S, sigma2=sigma2),
-            marchenko_pastur.bayes_risk(gamma, S=S, sigma2=sigma2),
-        )
-        lam, weight = marchenko_pastur.spectrum(gamma)
-        mass, mean = (mean_law(function, gamma, atom=False) for function in (lambda x: 1.0, lambda x: x))
-        found[f"Marchenko-Pastur, gamma {gamma:g}"] = Form(
-            (*mine, weight.sum(), weight @ lam), (np.asarray(flow), ridge, bayes, mass, mean), 1e-9
-        )
-    return found
 
 
 def moments(problem: Problem) -> dict[str, Form]:
@@ -79,12 +39,12 @@ def moments(problem: Problem) -> dict[str, Form]:
     g, eta = np.linspace(0.3, 1.0, d), 0.6
     kappa = eta * g**2
     seen = system.observe(GainWeights(jnp.asarray(g), jnp.asarray(eta)))
-    best = minimize_scalar(lambda k: A - 2 * k * B + k**2 * C, options={"xtol": 1e-14})
+    best, low = least(lambda k: A - 2 * k * B + k**2 * C, 0.0, 10.0)
     landmarks = system.landmarks()
     half = [float(value) for value in system.phases({"kappa": jnp.full(d, 0.2)}).values()]
     return found | {
-        "risk and shares of gains": Form((seen["loss"], seen["kappa"]), (np.sum(A - 2 * kappa * B + kappa**2 * C), kappa / best.x), 1e-7),
-        "levels": Form([float(level) for level in landmarks["loss"].values()], [d * A, d * best.fun], 1e-9),
+        "risk and shares of gains": Form((seen["loss"], seen["kappa"]), (np.sum(A - 2 * kappa * B + kappa**2 * C), kappa / best), 1e-7),
+        "levels": Form([float(level) for level in landmarks["loss"].values()], [d * A, d * low], 1e-9),
         "phases": Form(np.asarray(half), np.full(d, -0.3), ALGEBRA),
     }
 
@@ -177,7 +137,7 @@ def risks(problem: Problem) -> dict[str, Form]:
     law = Law(7, 2, 9, 0.7)
     level = law.sigma**2 / law.n
     cut = np.sqrt(2 * level * np.log(7))
-    shrink = minimize_scalar(lambda rho: 2 * (1 - rho) ** 2 + rho**2 * 7 * level, options={"xtol": 1e-14}).fun
+    shrink = least(lambda rho: 2 * (1 - rho) ** 2 + rho**2 * 7 * level, 0.0, 1.0)[1]
     time = jnp.asarray([0.0, 1.0, 2.5, 4.0])
     lowest = _risk.best(time, 3.0 + (time - 1.7) ** 2)
     mine = (
@@ -263,7 +223,8 @@ def _seen(system: Depth, V: np.ndarray, total: float) -> dict[str, Form]:
             system.population_loss(weights),
         )
 
-    seen, reduced, rate, lam, population = look(system, DepthWeights(jnp.asarray(theta), jnp.asarray(plain)))
+    weights = DepthWeights(jnp.asarray(theta), jnp.asarray(plain))
+    seen, reduced, rate, lam, population = look(system, weights)
     residual = lambda w: np.einsum("ti,tij,tj->", w, S, w) - 2 * np.sum(w * r)
     q = np.asarray(_two_groups.nodes()[0])
     near = [float(value) for value in system.phases({"learned": jnp.asarray(0.1), "slope": jnp.asarray(0.3)}).values()]
@@ -284,7 +245,7 @@ def _seen(system: Depth, V: np.ndarray, total: float) -> dict[str, Form]:
             [
                 float(landmarks["loss"]["start"]),
                 *(float(level) for level in landmarks["groups"].values()),
-                *system.forecast(None)["window"],
+                *system.forecast(weights)["window"],
             ],
             [law.s, law.s * law.sigma**2 / law.n, (law.d - law.s) * law.sigma**2 / law.n, 1.0, law.n / (law.s + law.sigma**2)],
             ALGEBRA,
@@ -294,5 +255,5 @@ def _seen(system: Depth, V: np.ndarray, total: float) -> dict[str, Form]:
 
 FORMS: dict[str, Any] = {
     "sparse.gains": moments,
-    "sparse.depth": lambda problem: law(problem) | algorithms(problem) | risks(problem) | groups(problem),
+    "sparse.depth": lambda problem: law() | algorithms(problem) | risks(problem) | groups(problem),
 }
