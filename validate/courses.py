@@ -1,7 +1,7 @@
 r"""Courses of one experiment's flows as states, and how far two courses of one flow are apart.
 
-Near a drop a shift in time of 1e-6 is a gap of 1e-4 or more, so a course is compared with the nearest point of the other one: with states in
-units of the largest value each of their entries takes (plus the start scale, which the solver's absolute tolerance knows), the
+Near a drop a shift in time of 1e-6 is a gap of 1e-4 or more, so a course is compared with the nearest point of the other one: with states
+in units of the largest value each of their entries takes (plus the start scale, which the solver's absolute tolerance knows), the
 distance of y from the course Y at time t is
 
     min over dt of max( |y - Y(t + dt)|, |dt|/t )
@@ -26,6 +26,7 @@ from spectral_ode.claims import Claim
 from spectral_ode.integrate import solve
 from spectral_ode.problem import Problem
 from spectral_ode.system import AbstractSystem, Observed, State, Weights
+from spectral_ode.systems.softmax import Warmup
 from validate.experiment import Experiment
 
 POINTS = 81  # saved times of a course
@@ -118,6 +119,11 @@ class Flow:
             max_steps=settings.max_steps,
         )
         return Course(*(np.asarray(part) for part in (found.time, found["state"], found["rate"], found["loss"])))
+
+    @property
+    def walled(self) -> bool:
+        """Whether the field ends at a wall, where it is not continuous."""
+        return isinstance(self.system, Warmup)
 
     @cached_property
     def usual(self) -> Course:

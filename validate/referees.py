@@ -1,9 +1,11 @@
 r"""Integrators that are not Diffrax, and right sides that are not JAX.
 
-scipy (LSODA, DOP853, Radau) gets the compiled field as a function of flat vectors: an independent integrator of the same field. mpmath gets the
-field of `validate.plain`, written once more from the equations, at thirty digits: an independent field at random states, and an independent solve
-(Gragg's rule extrapolated to order 24) over a stretch in which the state moves by about a third of its size.
+scipy (LSODA, DOP853, Radau) gets the compiled field as a function of flat vectors: an independent integrator of the same field. mpmath
+gets the field of `validate.plain`, written once more from the equations, at thirty digits: an independent field at random states, and an
+independent solve (Gragg's rule extrapolated to order 24) over a stretch in which the state moves by about a third of its size.
 """
+
+import itertools
 
 import mpmath
 import numpy as np
@@ -16,6 +18,7 @@ from validate.integration import present
 from validate.metrics import Measured, Unmet
 from validate.plain.numbers import DIGITS, floats, integrate, many
 
+FORMS = "closed forms = quadrature, root finding or scipy, each in units of its accuracy"
 METHODS = {"LSODA": 1e-11, "DOP853": 1e-11, "Radau": 1e-9}  # with their rtol
 IMPLICIT = 64  # entries up to which a method gets a Jacobian by differences
 STOPS = 4  # times at which a referee is asked: he integrates to each of them, so that he need not interpolate
@@ -31,7 +34,7 @@ def claims(flows: Flows) -> tuple[Claim, ...]:
         Trial(
             name="scipy integrates the same course: LSODA, DOP853, Radau",
             bound=10 * max(rtol, 1e-9),
-            reason="10 x rtol (1e-9 at the least, Radau's own), horizontal on drops; the field is the compiled one, the integrators are not ours",
+            reason="10 x rtol (1e-9 at the least, Radau's own), horizontal on drops; the compiled field, integrators that are not ours",
             trial=lambda _: by_scipy(flows),
             **common,
         ),
@@ -49,7 +52,24 @@ def claims(flows: Flows) -> tuple[Claim, ...]:
             trial=lambda _: by_mpmath(flows),
             **common,
         ),
+        Trial(
+            name=FORMS,
+            bound=1.0,
+            reason="1e-11 for algebra, less where the form itself is a quadrature; each accuracy stands beside its form in validate/plain",
+            trial=lambda _: closed_forms(flows),
+            **common,
+        ),
     )
+
+
+def closed_forms(flows: Flows) -> Measured:
+    """Largest difference of a closed form from what another road says of it, over the accuracy that is asked of it."""
+    problem = flows.experiment.problem
+    if problem.system not in plain.FORMS:
+        raise Unmet("its closed forms were not written once more in validate/plain")
+    found = {name: largest_relative(form.ours, form.exact) / form.accuracy for name, form in plain.FORMS[problem.system](problem).items()}
+    worst = max(found, key=lambda name: np.nan_to_num(found[name], nan=np.inf))
+    return found[worst], f"{len(found)} forms, the worst: {worst}"
 
 
 def by_scipy(flows: Flows) -> Measured:
@@ -65,9 +85,11 @@ def by_scipy(flows: Flows) -> Measured:
 def _referee(flow: Flow, method: str, rtol: float) -> float:
     loss = flow.reference.loss
     fallen = int(np.argmax(np.abs(loss - loss[-1]) <= 0.01 * np.max(np.abs(loss - loss[-1]))))
+    if flow.walled:
+        fallen = _fastest(flow) // 2  # an implicit method grinds to a halt at a wall
     stops = flow.time[np.unique(np.linspace(0, min(fallen + 2, flow.time.size - 1), STOPS + 1).round().astype(int))]
     state, states = np.asarray(flow.start), []
-    for begin, end in zip(stops[:-1], stops[1:], strict=True):
+    for begin, end in itertools.pairwise(stops):
         atol = rtol * flow.problem.scale
         found = solve_ivp(lambda _, y: flow.field(y), (begin, end), state, method=method, rtol=rtol, atol=atol, t_eval=[end])
         if not found.success:
@@ -75,6 +97,11 @@ def _referee(flow: Flow, method: str, rtol: float) -> float:
         state = found.y[:, -1]
         states.append(state)
     return flow.apart(stops[1:], np.asarray(states))
+
+
+def _fastest(flow: Flow) -> int:
+    """Number of the saved time at which the state moves fastest."""
+    return int(np.argmax(np.max(np.abs(flow.reference.rate / flow.unit), axis=1)))
 
 
 def fields(flows: Flows) -> Measured:
@@ -94,15 +121,15 @@ def fields(flows: Flows) -> Measured:
 
 
 def by_mpmath(flows: Flows) -> Measured:
-    """Distance of our solve from the one at thirty digits, from where the state moves fastest."""
+    """Distance of our solve from the one at thirty digits, from where the state moves fastest (half-way there, before a wall)."""
     found, corrections = {}, [0.0]
     for name, flow in present(flows).items():
         referee = plain.field(flow.problem, name)
         if referee is None:
             continue
-        speed = np.max(np.abs(flow.reference.rate / flow.unit), axis=1)
-        begin = int(np.argmax(speed))
-        length = 0.3 / speed[begin]
+        fastest = _fastest(flow)
+        length = 0.3 / np.max(np.abs(flow.reference.rate[fastest] / flow.unit))
+        begin = fastest // 2 if flow.walled else fastest
         state = flow.reference.state[begin]
         ours = flow.course(state=state, time=np.linspace(0.0, length, flow.time.size)).state[-1]
         with mpmath.workdps(DIGITS):

@@ -4,12 +4,12 @@ import contextlib
 from collections.abc import Iterable, Iterator
 
 from spectral_ode import systems, weights
-from spectral_ode.claims import Claim
+from spectral_ode.claims import Claim, Identity, Trial
 from spectral_ode.problem import Problem
 from spectral_ode.trajectory import Trajectory
-from validate import formulas
 from validate.check import Verdict, claims_of, ended, judge
 from validate.experiment import Experiment, match, perform
+from validate.referees import FORMS
 from validate.tiers import TIERS
 
 
@@ -25,7 +25,7 @@ class _None(dict[str, Trajectory]):
 
 
 def staged(problems: dict[str, Problem]) -> Iterator[tuple[str, Verdict]]:
-    """Closed forms of all problems; what can be asked of each without a rung; then the rest of each, with all rungs. With their names."""
+    """Identities and closed forms of all problems; what else can be asked of each without a rung; then the rest. With their names."""
     stages = [_stages(problem) for problem in problems.values()]
     for verdicts in zip(*stages, strict=True):
         for name, some in zip(problems, verdicts, strict=True):
@@ -34,11 +34,11 @@ def staged(problems: dict[str, Problem]) -> Iterator[tuple[str, Verdict]]:
 
 def _stages(problem: Problem) -> Iterator[Iterator[Verdict]]:
     system, done = systems.load(problem.system).from_problem(problem), set()
-    bare = Experiment(problem, system, _None(), {})
-    yield _measured(formulas.claims(bare), bare, done)
-    if "reduced" not in bare.missing:
-        bare = Experiment(problem, system, _None(), *match(system, [weights.draw(problem)]))
-    yield _measured(claims_of(bare, TIERS), bare, done)
+    states = match(system, [weights.draw(problem)]) if "reduced" not in system.missing(problem) else ({}, [])
+    bare = Experiment(problem, system, _None(), *states)
+    claims = claims_of(bare, TIERS)
+    yield _measured([claim for claim in claims if isinstance(claim, Identity) or claim.name == FORMS], bare, done)
+    yield _measured(sorted(claims, key=lambda claim: not isinstance(claim, Trial)), bare, done)
     yield _whole(problem, done)
 
 

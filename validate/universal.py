@@ -4,7 +4,7 @@ They are measured by the quick tier of `python -m validate` beside the system's 
 """
 
 from spectral_ode.claims import Claim
-from validate import formulas, integration, referees
+from validate import integration, referees, sampled, slopes, symmetry
 from validate.courses import Flows
 from validate.experiment import Experiment
 
@@ -12,4 +12,4 @@ from validate.experiment import Experiment
 def claims(experiment: Experiment) -> tuple[Claim, ...]:
     """All of them; flows are integrated once, when the first claim asks for them."""
     flows = Flows(experiment)
-    return (*formulas.claims(experiment), *integration.claims(flows), *referees.claims(flows))
+    return tuple(claim for part in (integration, referees, symmetry, slopes, sampled) for claim in part.claims(flows))

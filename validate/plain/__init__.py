@@ -1,15 +1,15 @@
 """The right sides and closed forms of the systems once more, in plain numbers: no JAX, nothing shared with `spectral_ode.systems`.
 
-A field here is written from the equations of the papers and of the module docstrings, for numpy arrays of any numbers, mpmath's of thirty digits
-among them. A system without one is refereed by scipy alone.
+A field here is written from the equations of the papers and of the module docstrings, for numpy arrays of any numbers, mpmath's of thirty
+digits among them. A system without one is refereed by scipy alone.
 """
 
 from spectral_ode.problem import Problem
-from validate.plain import linear, softmax, sparse
+from validate.plain import linear, linear_forms, softmax, softmax_forms, sparse, sparse_forms
 from validate.plain.numbers import Field as Field
 
-FIELDS = linear.FIELDS | softmax.FIELDS | sparse.FIELDS
-FORMS = linear.FORMS | softmax.FORMS | sparse.FORMS
+FIELDS = {**linear.FIELDS, **softmax.FIELDS, **sparse.FIELDS}
+FORMS = linear_forms.FORMS | softmax_forms.FORMS | sparse_forms.FORMS
 
 
 def field(problem: Problem, rung: str) -> Field | None:

@@ -1,15 +1,15 @@
 r"""Linear attention (arXiv:2501.16265) in plain numbers, from the task of a problem.
 
     g_d = <n f> lam_d^2 sig_d,   C_d = <n^2 f^2> lam_d^2 sig_d + <n f^2> (lam_d^2 sig_d + (sum lam sig + s2) lam_d)
-    separate   v' = sum_r k.G q,  k' = v G q,  q' = v G^T k,  G = Lam Sig Lam <n f> - C A Lam     reduced   v' = g v^2 - lam C v^5
-    merged     v' = <U, G>,  U' = v G                                                             reduced   s' = a.p, a' = s p, p = g - lam C s a
+    separate   v' = sum_r k.G q,  k' = v G q,  q' = v G^T k       reduced   v' = g v^2 - lam C v^5,      G = diag(g) - C A Lam
+    merged     v' = <U, G>,  U' = v G                             reduced   s' = a.p, a' = s p, p = g - lam C s a
 
-Every block: E[yhat^2] is summed over Gauss-Hermite nodes of w (degree 4) and x_q (degree 6), where `systems.linear.blocks` contracts Isserlis
-tensors. Given both, with B = Ghat's coefficient of a feature, Ghat = f (S + q q^T), S a Wishart matrix of n tokens of covariance Gamma.
+Every block: second moments of the features are summed over Gauss-Hermite nodes of w (degree 4) and x_q (degree 6), where
+`systems.linear.blocks` contracts Isserlis tensors; given both, Ghat = f (S + q q^T) with S a Wishart matrix of n tokens.
 """
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -51,7 +51,7 @@ class Task:
 
     def matrix(self, eigenvalues: np.ndarray) -> np.ndarray:
         """In the coordinates of the tokens."""
-        return sum(value * np.outer(self.basis[:, i], self.basis[:, i]) for i, value in enumerate(eigenvalues))
+        return (self.basis * eigenvalues[None]) @ self.basis.T
 
     def pull(self, A: np.ndarray) -> np.ndarray:
         """G."""
@@ -77,7 +77,7 @@ def separate_weights(problem: Problem) -> Field:
 
     def rate(flat: np.ndarray) -> np.ndarray:
         v, k, q = flat[:H], flat[H : H + H * R * d].reshape(H, R, d), flat[H + H * R * d :].reshape(H, R, d)
-        G = task.pull(sum(v[h] * np.outer(k[h, r], q[h, r]) for h in range(H) for r in range(R)))
+        G = task.pull(np.sum([v[h] * np.outer(k[h, r], q[h, r]) for h in range(H) for r in range(R)], axis=0))
         dv = [sum(k[h, r] @ G @ q[h, r] for r in range(R)) for h in range(H)]
         dk = [v[h] * (G @ q[h, r]) for h in range(H) for r in range(R)]
         dq = [v[h] * (G.T @ k[h, r]) for h in range(H) for r in range(R)]
@@ -104,7 +104,7 @@ def merged_weights(problem: Problem) -> Field:
 
     def rate(flat: np.ndarray) -> np.ndarray:
         v, U = flat[:H], flat[H:].reshape(H, d, d)
-        G = task.pull(sum(v[h] * U[h] for h in range(H)))
+        G = task.pull(np.sum([v[h] * U[h] for h in range(H)], axis=0))
         return np.concatenate([np.asarray([np.sum(U[h] * G) for h in range(H)]), *((v[h] * G).ravel() for h in range(H))])
 
     return Field(WHOLE, rate)
@@ -178,7 +178,7 @@ def blocks_field(problem: Problem) -> Field | None:
 
     def slope(row: np.ndarray, W: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """-(1/2) dL of rows and key-query matrices."""
-        T = sum(row[h][:, None, None] * W[h][None] for h in range(H))
+        T = np.sum([row[h][:, None, None] * W[h][None] for h in range(H)], axis=0)
         t = np.concatenate([T[i, j] + (T[j, i] if i != j else 0) for i, j in pairs])
         residual = (b - M @ t).reshape(len(pairs), d)
         P = np.empty((e, e, d), object)
@@ -204,12 +204,10 @@ def blocks_field(problem: Problem) -> Field | None:
     return Field(WHOLE, merged if isinstance(attention, MergedHeads) else separate)
 
 
-FIELDS: dict[tuple[str, str], Callable[[Problem], Field | None]] = {
+FIELDS: Mapping[tuple[str, str], Callable[[Problem], Field | None]] = {
     ("linear.separate", "reduced"): separate_reduced,
     ("linear.separate", "population"): separate_weights,
     ("linear.merged", "reduced"): merged_reduced,
     ("linear.merged", "population"): merged_weights,
     ("linear.blocks", "reduced"): blocks_field,
 }
-
-FORMS: dict[str, Callable] = {}

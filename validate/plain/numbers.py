@@ -5,8 +5,10 @@ from typing import Any, NamedTuple
 
 import mpmath
 import numpy as np
+from scipy.optimize import minimize_scalar
 
 DIGITS = 30
+ALGEBRA = 1e-11  # accuracy of a form that is algebra in float64
 COLUMNS = 12  # of the extrapolation: order 24
 
 
@@ -15,6 +17,14 @@ class Field(NamedTuple):
 
     entries: slice
     rate: Callable[[np.ndarray], np.ndarray]
+
+
+class Form(NamedTuple):
+    """A closed form: what the code says, what is said of it elsewhere, and how far they may be apart, relative to the largest entry."""
+
+    ours: Any
+    exact: Any
+    accuracy: float
 
 
 exp: Any = np.frompyfunc(mpmath.exp, 1, 1)
@@ -28,6 +38,23 @@ def many(values: Any) -> np.ndarray:
 def floats(values: np.ndarray) -> np.ndarray:
     """Rounded to double precision."""
     return np.asarray([float(value) for value in np.ravel(values)])
+
+
+def plainly(values: Any) -> np.ndarray:
+    """An array of floats, where `many` would make one of thirty digits."""
+    return np.asarray(values, float)
+
+
+def levels_of(system: Any, *names: str) -> list[np.ndarray]:
+    """The landmarks of some observables of a system."""
+    landmarks = system.landmarks()
+    return [np.asarray([float(level) for level in landmarks[name].values()]) for name in names]
+
+
+def least(function: Callable[[float], float], low: float, high: float) -> tuple[float, float]:
+    """Where a function is least between two numbers, and how low it is there."""
+    found: Any = minimize_scalar(function, bounds=(low, high), method="bounded", options={"xatol": 1e-12})
+    return float(found.x), float(found.fun)
 
 
 def integrate(rate: Callable[[np.ndarray], np.ndarray], state: np.ndarray, end: Any, *, steps: int) -> tuple[np.ndarray, float]:

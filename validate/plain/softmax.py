@@ -1,13 +1,14 @@
 r"""Softmax attention to leading order (arXiv:2402.19442) in plain numbers, in the form of its two coupled equations.
 
     (ln mu_i^h)'    = 4 S_i [ om_i^h (1 - sum_g mu_i^g om_i^g) - (phi_i/L) sum_g mu_i^g e^{kappa_hg} ]
-    (ln omega_i^h)' = (4/sqrt(d_e)) { (S_i/d_i) mu_i^h (1 - sum_g mu_i^g om_i^g) - sum_j S_j (phi_j/L) sum_g mu_j^h mu_j^g e^{kappa_hg} om_i^g }
+    (ln om_i^h)'    = (4/sqrt(d_e)) { (S_i/d_i) mu_i^h (1 - sum_g mu_i^g om_i^g) - sum_jg S_j (phi_j/L) mu_j^h mu_j^g e^{kappa_hg} om_i^g }
     o' = (v/2) (ln mu)',  v' = (o/2) (ln mu)',  k' = (q/2) (ln omega)',  q' = (k/2) (ln omega)'
 
 The equations of the phases are those of one head per task, or of vanishing omega and mu omega.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import mpmath
 import numpy as np
@@ -28,9 +29,10 @@ class Tasks:
         self.H, self.I = attention.heads, len(task.dimensions)
         self.d, signals = many(task.dimensions), np.broadcast_to(np.asarray(task.signal, float), (self.I,))
         self.S = self.d * many(signals)
-        self.sigma2, self.L = mpmath.mpf(task.noise) ** 2, mpmath.mpf(task.context)
+        self.sigma2: Any = mpmath.mpf(task.noise) ** 2
+        self.L: Any = mpmath.mpf(task.context)
         self.phi = 1 + self.sigma2 / self.S
-        self.root = mpmath.sqrt(attention.embedding or sum(task.dimensions) + self.I)  # of d_e
+        self.root: Any = mpmath.sqrt(attention.embedding or sum(task.dimensions) + self.I)  # of d_e
 
     def rates(self, mu: np.ndarray, om: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(ln mu)' and (ln omega)' of all heads and tasks."""
@@ -103,12 +105,10 @@ def slaved(problem: Problem) -> Field:
     return Field(WHOLE, rate)
 
 
-FIELDS: dict[tuple[str, str], Callable[[Problem], Field | None]] = {
+FIELDS: Mapping[tuple[str, str], Callable[[Problem], Field | None]] = {
     ("softmax.balanced", "reduced"): balanced,
     ("softmax.factored", "reduced"): factored,
     ("softmax.warmup", "reduced"): warm_up,
     ("softmax.emergence", "reduced"): emergence,
     ("softmax.slaved", "reduced"): slaved,
 } | {(f"softmax.{phase}", "population"): balanced for phase in ("warmup", "emergence", "slaved")}
-
-FORMS: dict[str, Callable] = {}

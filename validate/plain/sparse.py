@@ -4,11 +4,11 @@ r"""Sparse regression (arXiv:2408.04532) in plain numbers.
     depth       theta' = R (r - S R theta),  w' = r - S w,  of one task: the flow does not mix tasks
     two groups  decay_k' = -lam_k decay_k,  phi_k' = q (decay_k - phi_k), with lam_k the eigenvalues of R S_o R on the support
 
-B = E w r^3 and C = E r^6 are averaged here by Gauss quadrature over |x_j|^2 (chi^2_n) and over the variance T of the rest of the label, given
-which r_j is Gaussian: exact for these polynomials, and another road than the products of `_moments`.
+B = E w r^3 and C = E r^6 are averaged here by Gauss quadrature over |x_j|^2 (chi^2_n) and over the variance T of the rest of the label,
+given which r_j is Gaussian: exact for these polynomials, and another road than the products of `_moments`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -99,10 +99,8 @@ def depth_reduced(problem: Problem) -> Field:
     return Field(slice(0, s + 1), lambda decay: -rates * decay)
 
 
-FIELDS: dict[tuple[str, str], Callable[[Problem], Field | None]] = {
+FIELDS: Mapping[tuple[str, str], Callable[[Problem], Field | None]] = {
     ("sparse.gains", "reduced"): gains,
     ("sparse.depth", "population"): depth_weights,
     ("sparse.depth", "reduced"): depth_reduced,
 }
-
-FORMS: dict[str, Callable] = {}
