@@ -12,6 +12,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from scipy.integrate import solve_ivp
 
+from spectral_ode.features import coefficients, features
 from spectral_ode.problem import Problem
 from spectral_ode.systems.linear import Blocks, Merged
 from spectral_ode.systems.linear.blocks import MergedBlocks
@@ -160,12 +161,41 @@ def blocks(problem: Problem) -> dict[str, Form]:
             0.5 * (power + floor) - losses[0],
             *(0.5 - now / law[2] for now, law in zip(losses[1:], list(exact.values())[1:], strict=True)),
         ]
+        found[f"acting blocks alone, share {share:g}"] = _acting(system, variant, exact["train"])
         found[f"observed, share {share:g}"] = Form(
             (seen["loss"], seen["tests"], seen["idle"], bottom, phases),
             (losses[0], np.asarray(losses[1:]), idle / (np.sum(row**2) + np.sum(W**2)), floor, crossings),
             1e-9,
         )
     return found
+
+
+def _acting(system: Blocks, problem: Problem, moments: tuple) -> Form:
+    """Loss and flow of the acting blocks with all others zero, by differences; and t.phi of one prompt, token by token."""
+    d, (M, b, power) = len(problem.regression.spectrum), moments
+    rng, i, j = np.random.default_rng(6), *np.triu_indices(d + 1)
+    v, U = rng.normal(size=2), rng.normal(size=(2, d, d))
+
+    def features_of(row: np.ndarray, W: np.ndarray) -> np.ndarray:
+        T = np.einsum("ha,hbc->abc", row, W)
+        return np.where((i == j)[:, None], T[i, j], T[i, j] + T[j, i]).reshape(-1)
+
+    def loss(v: np.ndarray) -> float:
+        t = features_of(np.pad(v[:, None], ((0, 0), (d, 0))), np.pad(U, ((0, 0), (0, 1), (0, 0))))
+        return power - 2 * t @ b + t @ M @ t
+
+    slope = [(loss(v + 0.5 * unit) - loss(v - 0.5 * unit)) for unit in np.eye(2)]  # exact: the loss is quadratic in v
+    row, W, tokens = rng.normal(size=(2, d + 1)), rng.normal(size=(2, d + 1, d)), rng.normal(size=(d + 1, 5))
+    asked = sum(0.2 * row[h] @ tokens @ tokens.T @ W[h] @ tokens[:-1, -1] for h in range(2))
+
+    @eqx.filter_jit
+    def look(system, weights, row, W, tokens):
+        told = jnp.dot(coefficients(row, W), features(tokens, jnp.asarray(0.2)))
+        return system.population_loss(weights), system.weights_field(weights).value, told
+
+    weights = MergedWeights(jnp.asarray(v), jnp.asarray(U))
+    ours = look(system, weights, *(jnp.asarray(part) for part in (row, W, tokens)))
+    return Form(ours, (loss(v), -0.5 * np.asarray(slope), asked), 1e-10)
 
 
 FORMS = {

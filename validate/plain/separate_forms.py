@@ -1,10 +1,7 @@
-r"""Closed forms of separate key and query (arXiv:2501.16265) against numpy, scipy and mpmath: the scalar curve, heads, fixed points.
+"""Closed forms of separate key and query (arXiv:2501.16265) against numpy and mpmath: the scalar curve, observables, fixed points.
 
-Escape law: the plateau equations v' = k.Gq, k' = v Gq, q' = v Gk are integrated by scipy until the head has blown up. Kick: the linear
-equations of `_escape` likewise. Fixed points: eigenvalues of the Jacobian of the flow.
+The time of the scalar curve is a quadrature of its field; the stability of a fixed point is in the eigenvalues of the Jacobian of the flow.
 """
-
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -12,12 +9,12 @@ import jax.numpy as jnp
 import mpmath
 import numpy as np
 from jax.flatten_util import ravel_pytree
-from scipy.integrate import solve_ivp
 
 from spectral_ode.problem import Problem
-from spectral_ode.systems.linear import Separate, _escape
+from spectral_ode.systems.linear import Separate
 from spectral_ode.systems.linear.separate import State
 from spectral_ode.weights import SeparateWeights
+from validate.plain.escape_forms import escapes
 from validate.plain.linear import Task
 from validate.plain.numbers import ALGEBRA, Form, floats, levels_of, plainly
 
@@ -27,7 +24,7 @@ def separate(problem: Problem) -> dict[str, Form]:
     system, task = Separate.from_problem(problem), Task(problem, plainly)
     d, rng = task.lam.size, np.random.default_rng(2)
     limit = np.cbrt(task.best)
-    v0, v = 0.03 * limit, 0.7 * limit
+    v0, v, ends = 0.03 * limit, 0.7 * limit, np.asarray([0.05, 0.3, 0.7, 0.999])
     H = 3
     value, key, query = rng.normal(size=H), rng.normal(size=(H, 1, d)), rng.normal(size=(H, 1, d))
     k, q = (part[:, 0] @ task.basis for part in (key, query))
@@ -41,23 +38,29 @@ def separate(problem: Problem) -> dict[str, Form]:
     @eqx.filter_jit
     def look(system, v, v0, weights):
         seen, full = system.observe(State(v)), system.observe_weights(weights)
-        time = system.time_to(v, v0)
-        later = jax.vmap(lambda t: system.closed_form(t, v0))(time)
+        time = jax.vmap(lambda end: system.time_to(end * limit, v0))(jnp.asarray(ends))
+        later = jax.vmap(jax.vmap(lambda t: system.closed_form(t, v0)))(time)
+        small = jax.tree.map(lambda leaf: 0.02 * leaf, weights)
+        half = (system.project(small).v, system.forecast(small)["half"])
         phases = jnp.stack(list(system.phases({"learned": jnp.zeros(d)}).values()))
-        return seen, {name: full[name] for name in ("loss", "v", "learned", "head", "outside")}, time, later, phases
+        return seen, {name: full[name] for name in ("loss", "v", "learned", "head", "outside")}, time, later, half, phases
 
-    seen, full, time, later, phases = look(
+    seen, full, time, later, half, phases = look(
         system, jnp.asarray(v), jnp.asarray(v0), SeparateWeights(*(jnp.asarray(part) for part in (value, key, query)))
     )
     with mpmath.workdps(20):
         rate = lambda i: lambda x: 1 / (task.g[i] * x**2 - task.lam[i] * task.C[i] * x**5)
-        exact_time = floats(np.asarray([mpmath.quad(rate(i), [v0[i], 2 * v0[i], 0.3 * limit[i], v[i]]) for i in range(d)]))
+        time_of = lambda i, low, high: mpmath.quad(rate(i), [low, *(low * (high / low) ** (part / 6) for part in range(1, 6)), high])
+        exact_time = floats(np.asarray([[time_of(i, v0[i], end * limit[i]) for i in range(d)] for end in ends])).reshape(-1, d)
+        middle = (1 - np.sqrt(0.5)) ** (1 / 3) * limit
+        exact_half = floats(np.asarray([time_of(i, float(half[0][i]), middle[i]) for i in range(d)]))
     plateaus = task.power - np.concatenate([[0.0], np.cumsum(task.gain)])
     reduced = task.power - np.sum(2 * task.g * v**3 - task.C * task.lam * v**6)
     return (
         {
             "scalar curve, time to": Form(time, exact_time, 1e-10),
-            "scalar curve, inverse": Form(np.diagonal(later), v, 1e-9),
+            "scalar curve, inverse": Form(np.diagonal(later, axis1=1, axis2=2), ends[:, None] * limit[None], 1e-9),
+            "forecast of half-drops from the reduced start": Form(half[1], exact_half, 1e-9),
             "loss and share of a state": Form((seen["loss"], seen["learned"]), (reduced, v**3 / task.best), ALGEBRA),
             "observed weights": Form(
                 (full["loss"], full["v"], full["learned"], full["head"], full["outside"]),
@@ -68,77 +71,9 @@ def separate(problem: Problem) -> dict[str, Form]:
             # At half of a drop 2 h - h^2 = 1/2, h = (v/v*)^3.
             "phases": Form(phases, -np.tile([0.01, 1 - np.sqrt(0.5), 0.95], d), ALGEBRA),
         }
-        | _escapes(system, task)
+        | escapes(system, task)
         | _stability(system, task)
     )
-
-
-def _escapes(system: Separate, task: Task) -> dict[str, Form]:
-    """Escape times and half-way states of heads, turning points among them, against scipy; the integrals of the kick, too."""
-    rng, d = np.random.default_rng(3), task.lam.size
-    heads = [(0.3 * rng.normal(), rng.normal(size=d), rng.normal(size=d)) for _ in range(4)]
-    heads += [(-1.2, np.ones(d), 0.1 * np.ones(d))]  # turns back
-    times, states = [], []
-    for v, p, n in heads:
-        start = np.concatenate([[v], (p + n) / 2, (p - n) / 2])
-
-        def field(_, y):
-            k, q = y[1 : 1 + d], y[1 + d :]
-            return np.concatenate([[np.sum(k * task.g * q)], y[0] * task.g * q, y[0] * task.g * k])
-
-        far = lambda _, y: abs(y[0]) - 1e7
-        far.terminal = True  # pyright: ignore[reportFunctionMemberAccess]
-        course = solve_ivp(field, (0, 1e9), start, method="DOP853", rtol=1e-12, atol=1e-14, events=far)
-        times.append(course.t[-1] + 1 / (np.max(task.g) * abs(course.y[0, -1])))
-        half = solve_ivp(field, (0, 0.5 * times[-1]), start, method="DOP853", rtol=1e-12, atol=1e-14).y[:, -1]
-        states.append(np.concatenate([half[:1], half[1 : 1 + d] + half[1 + d :], half[1 : 1 + d] - half[1 + d :]]))
-    packed = _escape.Head(*(jnp.asarray(np.asarray(part)) for part in zip(*heads, strict=True)))
-
-    @eqx.filter_jit
-    def look(packed, times, data):
-        moved = jax.vmap(lambda head, t: _escape.advance(head, data.g, t))(packed, 0.5 * times)
-        total = jax.vmap(lambda head: _escape.escape_time(head, data.g))(packed)
-        return total, jnp.concatenate([moved.v[:, None], moved.p, moved.n], axis=1), _escape.kick_integrals(data)
-
-    found, moved, (alpha, beta) = look(packed, jnp.asarray(times), system.data)
-    forms = {"escape times": Form(found, np.asarray(times), 1e-7), "heads half-way": Form(moved, np.asarray(states), 1e-7)}
-    c = task.C / task.g
-    pairs = [(i, e) for i in range(d) for e in range(d) if task.gain[i] > task.gain[e] * 1.01]
-    exact = np.asarray([_kick(task, c, i, e) for i, e in pairs]).reshape(-1, 2)
-    ours = np.asarray([[alpha[i, e], beta[i, e]] for i, e in pairs]).reshape(-1, 2)
-    if not pairs:
-        return forms
-    return forms | {"kick integrals": Form(ours, exact, 1e-5), "kick of waiting heads": _kicked(system, task, packed, alpha, beta)}
-
-
-def _kicked(system: Separate, task: Task, heads: _escape.Head, alpha: Any, beta: Any) -> Form:
-    """What a winner on the growing side n does to waiting heads: dk_e = v I_e q_d, dq_e = v J_e k_d, dv = k.I q_d + q.J k_d."""
-    d, limit = task.lam.size, np.cbrt(task.best)
-    winner = _escape.Head(jnp.asarray(-0.1), jnp.full(d, 0.01), jnp.asarray(-0.05 * (1.0 + np.arange(d))))
-    n = np.asarray(winner.n)
-    others = np.arange(d) != 0
-    size = n / 2 * (2 * limit[0] / abs(n[0])) ** (task.g / task.g[0]) * np.sign(n[0]) * limit[0] * others
-    I, J = -task.C * task.lam[0] * size * np.asarray(alpha)[0], -task.C[0] * task.lam * size * np.asarray(beta)[0]
-    v, p, m = (np.asarray(part) for part in heads)
-    k, q = (p + m) / 2, (p - m) / 2
-    dk, dq = v[:, None] * I[None] * q[:, :1], v[:, None] * J[None] * k[:, :1]
-    dv = (k @ I) * q[:, 0] + (q @ J) * k[:, 0]
-    kick = eqx.filter_jit(_escape._kick)
-    moved = kick(heads, winner, jnp.asarray(-1.0), 0, jnp.ones(d, bool), system.data, jnp.asarray(limit), (alpha, beta))
-    return Form(tuple(moved), (v + dv, p + dk + dq, m + dk - dq), ALGEBRA)
-
-
-def _kick(task: Task, c: np.ndarray, i: int, e: int) -> tuple[float, float]:
-    g, b = task.g[i], task.g[e]
-
-    def field(x, y):
-        r = 1 / (1 + np.exp(-3 * g * x))
-        K, Q = y[:2]
-        return [b * Q - b * c[e] / c[i] * r * K, b * K - g * task.lam[e] / task.lam[i] * r * Q, np.cbrt(r) * K, np.cbrt(r) * Q]
-
-    low, high = -40.0 / (g + b), 200.0 / min(g, b)
-    found = solve_ivp(field, (low, high), [np.exp(b * low), np.exp(b * low), 0.0, 0.0], method="LSODA", rtol=1e-11, atol=1e-16)
-    return found.y[2, -1], found.y[3, -1]
 
 
 def _stability(system: Separate, task: Task) -> dict[str, Form]:

@@ -17,6 +17,7 @@ from spectral_ode.problem import FullHeads, MultiTask, Problem
 from spectral_ode.systems.softmax import Balanced, _orders, _view
 from spectral_ode.systems.softmax._expectations import query_rule, reach
 from spectral_ode.systems.softmax._leading import Spectrum
+from spectral_ode.systems.softmax._tables import one_head, two_heads
 from spectral_ode.weights import FullWeights
 from validate.plain.numbers import ALGEBRA, Form
 
@@ -51,12 +52,14 @@ def finite(problem: Problem) -> dict[str, Form]:
 
     single, moment, C, rest, losses, most = look(order, limit)
     exact_C, exact_T = _two_heads(L, *pair)
+    rho = pair[2] / np.sqrt(pair[0] * pair[1])
     d = np.asarray(order.dimensions)
     square_all, _ = query_rule(order.dimensions)
     return {
         "one head: c, g, m2": Form(single, (c, g, v * (c + v * g)), 1e-7),
         "two heads: C": Form(C, exact_C, 1e-5),
         "two heads: T": Form(moment, exact_T, 1e-4),
+        "tables, directly": Form((*one_head(L, v), *two_heads(L, *pair[:2], np.asarray([rho]))), (c, g, exact_C), 1e-7),
         "query norms": Form((weight @ square, weight @ square**2), (d, d * (d + 2.0)), 1e-7),
         "pull at the limit": Form(rest, (0.0, 0.0), 1e-6),
         "loss at the limit": Form(limit.loss, losses, 1e-9),
@@ -102,7 +105,7 @@ def _two_heads(L: int, v: float, u: float, k: float) -> tuple[float, np.ndarray]
     r = k / np.sqrt(v * u)
     q = np.sqrt(u) * (r * x[:, None] + np.sqrt(1 - r**2) * x[None])
     s, q, chance = s.ravel(), q.ravel(), np.outer(w, w).ravel()
-    grid = np.arange(-14.0, 6.0, 0.25)
+    grid = np.arange(-24.0, 6.0, 0.25)
     t, z = np.exp(grid - np.log(L) - v / 2), np.exp(grid - np.log(L) - u / 2)
     left, right = np.exp(-t[:, None] * np.exp(s)), np.exp(-z[:, None] * np.exp(q))
     mean = lambda factor: (left * (chance * factor)) @ right.T

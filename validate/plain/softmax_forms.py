@@ -3,6 +3,7 @@ r"""Closed forms of softmax attention to leading order (arXiv:2402.19442) agains
 The loss is written once more here, and minimized by scipy where the code has a formula.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -57,11 +58,11 @@ def leading(problem: Problem) -> dict[str, Form]:
     I, H = plain.d.size, problem.attention.heads
     rng = np.random.default_rng(1)
     mu, om = rng.uniform(-1, 1, (H, I)), rng.uniform(-0.3, 0.3, (H, I))
-    system = load(problem.system).from_problem(problem)
+    system = load(problem.system).from_problem(replace(problem, task=replace(problem.task, tested=(7, 50))))
     served = mu * om
     head = np.argmax(np.abs(served), axis=0)
     pick = lambda part: part[head, np.arange(I)]
-    losses = plain.losses(mu, om)
+    losses, elsewhere = plain.losses(mu, om), np.asarray([np.sum(plain.losses(mu, om, L)) / np.sum(plain.S) for L in (7.0, 50.0)])
     zero = {"learned": jnp.zeros(I), "omega": jnp.zeros(I)}
     crossings = np.concatenate([[-0.05, -0.15 * (10 / d) ** 0.5, -0.7 * d**-0.5] for d in plain.d])
     kappa = np.max(np.einsum("hj,hj,j->h", om, om, plain.d)) / np.log(plain.L)
@@ -73,7 +74,7 @@ def leading(problem: Problem) -> dict[str, Form]:
         rates = (*_leading.convergence_rates(tasks), _leading.slaved_rate(tasks), _leading.slaved(jnp.full(I, 0.2), tasks))
         limit = [_optimal.limit(tasks, sharing=sharing) for sharing in (1.0, 2.0)]
         extra = (tasks.phi, tasks.x, tasks.speed, _leading.loss(spectrum, tasks))
-        return {name: seen[name] for name in NAMES}, phases, rates, limit, extra
+        return {name: seen[name] for name in (*NAMES, "tests")}, phases, rates, limit, extra
 
     seen, phases, rates, limits, extra = look(system, tasks, Spectrum(jnp.asarray(mu), jnp.asarray(om)))
     exact = (np.sum(losses) / np.sum(plain.S), losses / plain.S, pick(om), pick(mu), head, np.sum(served, axis=0) * (1 + plain.x), kappa)
@@ -83,6 +84,7 @@ def leading(problem: Problem) -> dict[str, Form]:
     E = plain.phi / plain.L * np.exp(plain.d * 0.04)
     return {
         "observed spectrum": Form(tuple(seen[name] for name in NAMES), exact, ALGEBRA),
+        "tests at other lengths": Form(seen["tests"], elsewhere, ALGEBRA),
         "phases": Form(phases, crossings, ALGEBRA),
         "limits of heads alone": Form(found, best, 1e-7),
         "rates of convergence": Form(rates[:2], (slow, fast), 1e-6),

@@ -229,7 +229,15 @@ def _seen(system: Depth, V: np.ndarray, total: float) -> dict[str, Form]:
     q = np.asarray(_two_groups.nodes()[0])
     near = [float(value) for value in system.phases({"learned": jnp.asarray(0.1), "slope": jnp.asarray(0.3)}).values()]
     landmarks = system.landmarks()
+    known = [_known(*(np.asarray(part)[task] for part in (sample.x, sample.y, sample.w))) for task in range(min(64, tasks))]
+    z = gamma * law.sigma**2 / law.s
+    most = [2 / np.max(np.linalg.eigvalsh(own[:, None] * one * own[None])) for one, r in zip(S, r, strict=True) for own in (r, np.ones(d))]
     return {
+        "support known, best ridge, largest step": Form(
+            (landmarks["loss"]["support known"], landmarks["loss"]["best ridge"], system.largest_step()),
+            (np.mean(known), mean_law(lambda x: law.s * z / (x + z), gamma), min(most)),
+            1e-9,
+        ),
         "observed estimates": Form(
             (seen["loss"], seen["groups"], seen["plain"], seen["learned"], seen["slope"]),
             (on + off, np.asarray([on, off]), np.mean(np.sum((plain - w) ** 2, axis=1)), learned, slope),
@@ -251,6 +259,12 @@ def _seen(system: Depth, V: np.ndarray, total: float) -> dict[str, Form]:
             ALGEBRA,
         ),
     }
+
+
+def _known(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> float:
+    """Risk of least squares on the true support."""
+    inside = w != 0
+    return float(np.sum((np.linalg.lstsq(x[:, inside], y, rcond=None)[0] - w[inside]) ** 2))
 
 
 FORMS: dict[str, Any] = {

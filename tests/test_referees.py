@@ -1,0 +1,128 @@
+"""Referees: scipy and thirty digits agree with us, and say no when a field or a closed form is changed in one number."""
+
+import jax
+import mpmath
+import numpy as np
+import pytest
+from close import assert_close
+from small import SMALL, of_system
+
+from spectral_ode import marchenko_pastur, systems
+from spectral_ode.systems.linear import Merged, Separate, _escape, _scalar
+from spectral_ode.systems.linear.blocks import Blocks
+from spectral_ode.systems.linear.data import Statistics
+from spectral_ode.systems.softmax import _expectations, _leading, _optimal, _view
+from spectral_ode.systems.sparse import Depth, Gains, _algorithms, _moments, _risk, _two_groups
+from validate import perform, plain, universal
+from validate.check import _judge
+from validate.courses import Flow, largest_relative
+from validate.experiment import Experiment
+from validate.plain.numbers import floats, integrate, many
+from validate.slopes import ORDERS, order
+
+
+@pytest.fixture(autouse=True)
+def _compiled_anew():
+    """A program compiled before a function was replaced would not know of it."""
+    jax.clear_caches()
+
+
+def _claim(experiment: Experiment, words: str):
+    (found,) = [claim for claim in universal.claims(experiment) if words in claim.name]
+    return _judge(found, experiment)
+
+
+def _worst(name: str) -> tuple[float, str]:
+    forms = plain.FORMS[name](of_system(SMALL, name))
+    found = {word: largest_relative(form.ours, form.exact) / form.accuracy for word, form in forms.items()}
+    worst = max(found, key=lambda word: np.nan_to_num(found[word], nan=np.inf))
+    return found[worst], worst
+
+
+def test_every_system_has_its_equations_and_closed_forms_once_more():
+    for name in systems.names():
+        assert (name, "reduced") in plain.FIELDS
+        assert name in plain.FORMS
+
+
+def test_integrator_of_plain_numbers_has_twenty_digits():
+    with mpmath.workdps(30):
+        state, correction = integrate(lambda y: np.asarray([y[1], -y[0]]), many([0.0, 1.0]), 1.0, steps=4)
+        assert abs(state[0] - mpmath.sin(1)) < mpmath.mpf(10) ** -20
+    assert correction < 1e-18
+    assert_close(floats(state), [np.sin(1), np.cos(1)], rtol=1e-15)
+
+
+@pytest.mark.parametrize("name", plain.FORMS)
+def test_closed_forms_hold(name):
+    assert _worst(name)[0] < 1
+
+
+SCALED = lambda function: lambda *given, **named: jax.tree.map(lambda leaf: 1.001 * leaf, function(*given, **named))
+BROKEN = [
+    ("linear.separate", Statistics, "loss"),
+    ("linear.separate", Separate, "time_to"),
+    ("linear.separate", _scalar, "inverse"),
+    ("linear.separate", _escape, "_speed"),
+    ("linear.separate", _escape, "kick_integrals"),
+    ("linear.separate", _escape, "_kick"),
+    ("linear.merged", Merged, "escape_constant"),
+    ("linear.merged", Merged, "closed_form"),
+    ("linear.merged", Merged, "outside"),
+    ("linear.blocks", Blocks, "population_loss"),
+    ("softmax.balanced", _expectations.Expectations, "_single"),
+    ("softmax.balanced", _expectations.Expectations, "_pair"),
+    ("softmax.factored", _view, "_split"),
+    ("softmax.slaved", _leading, "convergence_rates"),
+    ("softmax.slaved", _leading, "slaved"),
+    ("softmax.emergence", _optimal, "fill"),
+    ("softmax.emergence", _optimal, "signed_pair"),
+    ("softmax.emergence", _optimal, "emergence_times"),
+    ("softmax.emergence", _optimal, "other_length"),
+    ("sparse.depth", marchenko_pastur, "resolvent"),
+    ("sparse.depth", _algorithms, "after_steps"),
+    ("sparse.depth", _algorithms, "oracle"),
+    ("sparse.depth", _risk, "threshold_risk"),
+    ("sparse.depth", _two_groups, "off_support"),
+    ("sparse.depth", Depth, "population_loss"),
+    ("sparse.gains", _moments, "correlations"),
+]
+
+
+@pytest.mark.parametrize(("name", "owner", "function"), BROKEN, ids=lambda part: part if isinstance(part, str) else "")
+def test_a_closed_form_off_by_a_thousandth_is_caught(name, owner, function, monkeypatch):
+    monkeypatch.setattr(owner, function, SCALED(getattr(owner, function)))
+    assert _worst(name)[0] > 1
+
+
+@pytest.mark.parametrize(
+    ("name", "owner", "function"), [("sparse.gains", Gains, "weights_field"), ("softmax.slaved", _leading, "slaved_field")]
+)
+def test_a_field_off_by_a_thousandth_is_caught_at_thirty_digits(name, owner, function, monkeypatch):
+    problem = of_system(SMALL, name)
+    monkeypatch.setattr(owner, function, SCALED(getattr(owner, function)))
+    experiment = perform(problem, train=False)
+    assert _claim(experiment, "field = the equations").ok is False
+    assert _claim(experiment, "solve = solve of those").ok is False
+
+
+def test_scipy_catches_another_course(monkeypatch):
+    experiment = perform(of_system(SMALL, "sparse.gains"), train=False)
+    assert _claim(experiment, "scipy integrates").ok is True
+    compiled = Flow.field.func
+    monkeypatch.setattr(Flow, "field", property(lambda self: lambda flat: (1 + 1e-5) * np.asarray(compiled(self)(flat))))
+    assert _claim(experiment, "scipy integrates").ok is False
+
+
+@pytest.mark.parametrize("name", ORDERS)
+def test_solvers_have_their_order(name):
+    assert order(name) > ORDERS[name] - 0.3
+
+
+def test_a_solver_of_lower_order_is_seen(monkeypatch):
+    import diffrax
+
+    from validate import slopes
+
+    monkeypatch.setitem(slopes.SOLVERS, "dopri5", diffrax.Heun)
+    assert order("dopri5") < 3
