@@ -40,7 +40,13 @@ def summary(judged):
 
 @pytest.fixture(scope="module")
 def text(judged, summary) -> str:
-    return page.validation(summary, [charts.picture(experiment) for experiment, _ in judged])
+    """The page; the second experiment's picture is as hostile as its words."""
+    pictures = [charts.picture(experiment) for experiment, _ in judged]
+    pictures[1]["labels"]["training"] = HOSTILE
+    pictures[1]["toml"] += f"# {HOSTILE}"
+    for panel in pictures[1]["panels"]:
+        panel |= {"title": HOSTILE, "summary": HOSTILE, "levels": [level | {"label": HOSTILE} for level in panel["levels"]]}
+    return page.validation(summary, pictures)
 
 
 class _Reader(html.parser.HTMLParser):
@@ -131,6 +137,8 @@ def test_lines_are_those_of_the_trajectories(text, judged):
     data = json.loads(text.partition('id="data">')[2].partition("</script>")[0])
     for one, (experiment, _) in zip(data, judged, strict=True):
         assert one["panels"][0]["name"] == "loss"
+        loss = np.asarray(experiment.rungs["training"]["loss"])
+        assert one["log"] == (loss.max() > 30 * loss.min())
         for panel in one["panels"]:
             for line in panel["lines"]:
                 rung = experiment.rungs["training" if line["rung"] == "other" else line["rung"]]

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -145,6 +146,18 @@ def test_a_mistake_is_one_sentence_and_exit_2(words, part, tmp_path, monkeypatch
     assert part in shown.err
     assert shown.err.count("\n") == 1
     assert not Path("runs").exists()
+
+
+def _die(*_):
+    os._exit(9)
+
+
+def test_a_process_that_dies_is_one_sentence_and_nothing_is_left(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(workers, "_prepare", _die)  # pickled by name: the new process finds this file's function in its place
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    assert command.main(["sparse.gains", "sparse.depth", "--out", str(tmp_path / "out"), "--quiet"]) == 1
+    assert capsys.readouterr().err.startswith("validate: a process ended before it had an answer")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_interruption_leaves_nothing_behind(tmp_path, monkeypatch, capsys):

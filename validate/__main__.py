@@ -9,6 +9,7 @@ import json
 import os
 import sys
 import time
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,9 @@ def main(arguments: list[str] | None = None) -> int:
     except BadInput as error:
         print(f"validate: {error}", file=sys.stderr)
         return 2
+    except BrokenProcessPool:
+        print("validate: a process ended before it had an answer, perhaps for want of memory; try --jobs 1", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("\nvalidate: interrupted; nothing half-written was left behind", file=sys.stderr)
         return 130

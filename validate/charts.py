@@ -39,9 +39,11 @@ def picture(experiment: Experiment) -> dict[str, Any]:
     levels = experiment.system.landmarks()
     names = [name for name in (*levels, *MORE) if name in training.observables]
     present = [rung for rung in RUNGS if rung in experiment.rungs]
+    loss = np.asarray(training["loss"])
     return {
         "toml": document.to_toml(experiment.problem),
         "clock": training.clock,
+        "log": bool(np.min(loss) > 0 and np.max(loss) > 30 * np.min(loss)),  # values are best seen on a logarithmic axis
         "labels": {rung: rung_label(experiment, rung) for rung in present},
         "time": {rung: _numbers(_thin(np.asarray(experiment.rungs[rung].time)[0])) for rung in present},
         "panels": [_panel(experiment, name, levels.get(name, {}), present) for name in dict.fromkeys(names)],
@@ -83,12 +85,9 @@ def _panel(experiment: Experiment, name: str, levels: dict[str, Any], present: l
         lines += [{"rung": rung, "direction": index, "y": _numbers(_thin(values[:, index]))} for index in shown]
     labels = [plain(label) for label in levels] if len(levels) == max(shown) + 1 else [str(index + 1) for index in range(max(shown) + 1)]
     title = TITLES.get(name, name)
-    first = _directions(training, name)
-    spread = np.min(first) > 0 and np.max(first) > 30 * np.min(first)
     return {
         "name": name,
         "title": title,
-        "log": bool(spread and (name in ("loss", "plain", "groups"))),
         "directions": labels if len(shown) > 1 else [""] * (max(shown) + 1),
         "lines": lines,
         "levels": _levels(levels),

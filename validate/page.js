@@ -1,12 +1,12 @@
 // Draws the charts of validate/page.py from the data in the page: lazily, in the colors of the theme, on linear or logarithmic axes.
 const experiments = JSON.parse(document.getElementById("data").textContent), charts = [...document.querySelectorAll(".chart")];
 const COLORS = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6D31", "#888888"]; // Okabe and Ito
-const logarithmic = experiments.map(one => ({ x: false, y: null })); // null: as each panel is at first
+const logarithmic = experiments.map(one => ({ x: false, y: one.log }));
 const drawn = new Set();
 const css = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const of = chart => ({ index: +chart.dataset.experiment, one: experiments[chart.dataset.experiment],
   panel: experiments[chart.dataset.experiment].panels[chart.dataset.panel] });
-const logged = chart => { const { index, panel } = of(chart), y = logarithmic[index].y; return { x: logarithmic[index].x, y: y === null ? panel.log : y }; };
+const logged = chart => logarithmic[of(chart).index];
 
 function traces(chart) {
   const { one, panel } = of(chart), ink = css("--ink"), loss = panel.name === "loss" || panel.directions.every(name => !name);
@@ -35,7 +35,7 @@ function layout(chart) {
   const labels = levels.map(level => { // level with its line, pushed up where labels crowd
     const place = ((log.y ? Math.log10(level.value) : level.value) - range[0]) / (range[1] - range[0]) * tall, at = Math.max(place, before + 13);
     before = at;
-    return { text: level.label.replace(/</g, "&lt;"), showarrow: false, xref: "paper", x: 1, xanchor: wide ? "left" : "right", xshift: wide ? 4 : 0,
+    return { text: level.label, showarrow: false, xref: "paper", x: 1, xanchor: wide ? "left" : "right", xshift: wide ? 4 : 0,
       yref: "paper", y: at / tall, yanchor: wide ? "middle" : "bottom", font: { size: 11, color: soft } };
   });
   const dotted = { color: soft, width: 1, dash: "dot" };

@@ -33,7 +33,7 @@ def experiment(report: dict[str, Any], picture: dict[str, Any]) -> str:
 
 def _page(title: str, top: str, reports: list[dict[str, Any]], pictures: list[dict[str, Any]]) -> str:
     sections = "".join(_experiment(index, *each) for index, each in enumerate(zip(reports, pictures, strict=True)))
-    drawn = [{key: picture[key] for key in ("clock", "labels", "time", "panels")} for picture in pictures]
+    drawn = [{key: picture[key] for key in ("clock", "log", "labels", "time", "panels")} for picture in pictures]
     data = json.dumps(drawn, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     scripts = f'<script type="application/json" id="data">{data}</script>\n<script>{get_plotlyjs()}</script>'
     asset = lambda name: resources.files("validate").joinpath(name).read_text(encoding="utf-8")
@@ -103,8 +103,8 @@ def _experiment(index: int, report: dict[str, Any], picture: dict[str, Any]) -> 
     )
     keys = "".join(f'<span class="key {rung}-key">{escape(label)}</span>' for rung, label in picture["labels"].items())
     controls = "".join(
-        f'<button type="button" data-axis="{axis}" data-experiment="{index}" aria-pressed="false">{text}</button> '
-        for axis, text in (("x", f"log {picture['clock']}"), ("y", "log values"))
+        f'<button type="button" data-axis="{axis}" data-experiment="{index}" aria-pressed="{on}">{escape(text)}</button> '
+        for axis, text, on in (("x", f"log {picture['clock']}", "false"), ("y", "log values", "true" if picture["log"] else "false"))
     )
     controls += f'<button type="button" data-reset="{index}">reset zoom</button>'
     return (

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from spectral_ode import runtime
-from spectral_ode.claims import Exact, Identity, Limit
+from spectral_ode.claims import Exact, Limit
 from validate.charts import descent
 from validate.check import Verdict
 from validate.experiment import Experiment
@@ -40,7 +40,7 @@ def count(oks: list[bool | None]) -> dict[str, int]:
 def ladder(experiment: Experiment) -> list[str]:
     """The rungs of an experiment, from closed forms to stochastic descent."""
     claims = experiment.system.claims(experiment.problem)
-    closed = any(isinstance(claim, Exact | Identity | Limit) or "closed form" in vars(claim).values() for claim in claims)
+    closed = any(isinstance(claim, Exact | Limit) or "closed form" in vars(claim).values() for claim in claims)
     theory = {"reduced": "reduced ODE", "population": "population flow"}
     named = [word for rung, word in theory.items() if rung in experiment.rungs]
     return [*(["closed form"] if closed else []), *named, descent(experiment.problem)]

@@ -137,7 +137,7 @@ SMALL: dict[str, Problem] = {
         horizon=40.0,
         points=81,
         task=MultiTask(dimensions=(4, 4), context=20),
-        start=DecomposableStart(scale=2.5, imbalance=1e-2),
+        start=DecomposableStart(scale=2.5, imbalance=0.05),
         training=EpisodeTraining(contexts=32, queries=4, learning_rate=0.04, test_contexts=400),
     ),
     "sparse.depth": DEPTH,

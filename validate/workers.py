@@ -8,13 +8,12 @@ import multiprocessing
 import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
 import jax
 
 from spectral_ode import runtime, systems
-from spectral_ode.problem import BadInput, Problem
+from spectral_ode.problem import Problem
 from spectral_ode.run import Terminal
 from validate import charts, report, tiers
 
@@ -34,11 +33,9 @@ def answer(problems: dict[str, Problem], jobs: int, progress: Terminal) -> Itera
         waiting = dict(enumerate(asked))
         progress.bar("validate", 0.0, f"   0 of {len(asked)} problems")
         for done, _ in enumerate(as_completed(asked), start=1):
+            while waiting and waiting[min(waiting)].done():
+                yield waiting.pop(min(waiting)).result()
             progress.bar("validate", done / len(asked), f"   {done} of {len(asked)} problems")
-            while waiting and (first := min(waiting)) in waiting and waiting[first].done():
-                yield waiting.pop(first).result()
-    except BrokenProcessPool:
-        raise BadInput("a process ended before it had an answer, perhaps for want of memory; try --jobs 1") from None
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
         for child in set(multiprocessing.active_children()) - before:
