@@ -1,15 +1,17 @@
 """The properties of `validate.fuzz` on a few hundred cases, the same ones every time; `python -m validate --full` tries thousands."""
 
+import io
 import sys
 
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from spectral_ode import archive, document, systems
+from spectral_ode import archive, cli, curve, document, systems
 from spectral_ode.integrate import solve
 from spectral_ode.problem import COMPANIONS, BadInput, Problem
-from validate import fuzz, fuzz_files, fuzz_problems, fuzz_rungs
+from validate import fuzz, fuzz_files, fuzz_problems, fuzz_rungs, hostile
 
 CHEAP = (*fuzz_problems.PROPERTIES, *fuzz_files.PROPERTIES)
 fuzz_problems.bases()  # once, before anything is drawn
@@ -19,7 +21,7 @@ def always(entry, cases, strategy=None):
     """Run a property as hypothesis does, which also shrinks what it finds."""
 
     @settings(max_examples=cases, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck))
-    @given(case=strategy or entry.cases())
+    @given(case=entry.cases() if strategy is None else strategy)
     def run(case):
         entry.check(case)
 
@@ -62,19 +64,37 @@ def test_sensible_values_are_mostly_accepted_and_absurd_ones_mostly_not():
     assert 0 < counts[True] < 0.6
 
 
+def refuse(*_):
+    raise BadInput("this is not right at all")
+
+
+def unpickle(file, member):
+    return np.load(io.BytesIO(file.read(member)), allow_pickle=True)
+
+
+PLACES = dict(zip(("wild", "sensible", "again", "command", "kept", "npz", "toml", "curve"), CHEAP, strict=True))
 BROKEN = {
-    "traceback": (CHEAP[0], document, "coerce", lambda leaf, value: 1 / 0),
-    "two lines": (CHEAP[0], document, "_shown", lambda value: "x" * 2000),
-    "lost field": (CHEAP[2], document, "to_toml", lambda problem: 'title = "another"\n'),
-    "memory": (CHEAP[5], archive, "_array", lambda file, member: bytearray(2**26) and jnp.zeros(1)),
+    "a traceback": ("wild", document, "coerce", lambda leaf, value: 1 / 0),
+    "two lines": ("wild", BadInput, "__init__", lambda self, text: ValueError.__init__(self, f"{text}\n")),
+    "a sentence about nothing": ("wild", document, "coerce", refuse),
+    "a clock that stands": ("sensible", Problem, "clock", lambda self, steps: 0.0 * steps),
+    "a lost field": ("again", document, "to_toml", lambda problem: 'title = "another"\n'),
+    "a command that raises": ("command", cli, "_dispatch", lambda words: 1 / 0),
+    "a command that fails silently": ("command", cli, "_dispatch", lambda words: 1),
+    "other numbers": ("kept", archive, "PIECE", 0),
+    "any memory": ("npz", archive, "_array", lambda file, member: bytearray(2**26) and jnp.zeros(1)),
+    "a pickle that runs": ("npz", archive, "_array", unpickle),
+    "keys of any depth": ("toml", document, "DEEPEST", 10**9),
+    "a curve that raises": ("curve", curve, "_text", lambda text: {}[0]),
 }
 
 
 @pytest.mark.parametrize(("entry", "module", "name", "instead"), BROKEN.values(), ids=BROKEN)
 def test_a_broken_program_is_found_and_the_verdict_says_so(monkeypatch, entry, module, name, instead):
     monkeypatch.setattr(module, name, instead)
-    monkeypatch.setattr(fuzz, "properties", lambda: (entry,))
-    (verdict,) = fuzz.verdicts(40)
+    monkeypatch.setattr(fuzz, "properties", lambda: (PLACES[entry],))
+    (verdict,) = fuzz.verdicts(60)
+    hostile.RAN.clear()
     assert verdict.ok is False
     assert verdict.measured >= 1
     assert "cases; such as" in verdict.note

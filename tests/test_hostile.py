@@ -124,6 +124,14 @@ def test_every_reader_refuses_it(folder, reader, content):
     assert tree(folder) == ["inside", "inside/run.npz"]
 
 
+def test_the_trap_is_set(folder):
+    """Whoever trusts the file runs what is in it, so that its not being run says something."""
+    with zipfile.ZipFile(io.BytesIO(HOSTILE["a pickle"])) as file:
+        np.load(io.BytesIO(file.read("time.npy")), allow_pickle=True)
+    assert hostile.RAN == ["a pickle was run"]
+    hostile.RAN.clear()
+
+
 @pytest.mark.parametrize("content", [HOSTILE["a pickle beside"], HOSTILE["a path out of the folder"]], ids=["pickle", "path"])
 @pytest.mark.parametrize("words", [["replay", "run.npz"], ["compare", "run.npz", "--problem", "one-drop"]], ids=lambda words: words[0])
 def test_every_command_refuses_it(folder, capsys, words, content):

@@ -70,7 +70,7 @@ def violations(entry: Property, cases: int, progress: Callable[[int], None] | No
         database=None,
         deadline=None,
         phases=(Phase.generate,),
-        suppress_health_check=list(HealthCheck),
+        suppress_health_check=(HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example),
     )
     @given(case=entry.cases())
     def run(case: Any) -> None:
