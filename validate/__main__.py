@@ -5,6 +5,7 @@ hold; 2: bad input, told in one sentence.
 """
 
 import argparse
+import itertools
 import json
 import os
 import sys
@@ -19,6 +20,7 @@ from spectral_ode.folder import whole
 from spectral_ode.problem import BadInput
 
 FILES = ("report.html", "report.json")
+OUT = "runs/validate"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -45,7 +47,11 @@ def _options(words: list[str]) -> argparse.Namespace:
         "names", nargs="*", metavar="NAME", help="systems, presets or problems as .toml files (default: a small problem for every system)"
     )
     parser.add_argument("--full", action="store_true", help="also every preset at its full size, about an hour on two cores")
-    parser.add_argument("--out", metavar="FOLDER", default="runs/validate", help="folder of the reports (default: runs/validate)")
+    parser.add_argument(
+        "--mutate", action="store_true", help="break every equation once and see whether the quick tier notices; names: modules"
+    )
+    parser.add_argument("--every", metavar="INT", default="1", help="with --mutate: try only every so many mutants (default: 1)")
+    parser.add_argument("--out", metavar="FOLDER", default=OUT, help=f"folder of the reports (default: {OUT})")
     parser.add_argument("--jobs", metavar="INT", default="2", help="processes that work side by side (default: 2)")
     parser.add_argument("--json", action="store_true", help="print the report as JSON and nothing else")
     parser.add_argument("--quiet", action="store_true", help="print nothing but errors")
@@ -54,12 +60,19 @@ def _options(words: list[str]) -> argparse.Namespace:
         raise BadInput(f"unknown flag {unknown[0]}; {nearest(unknown[0], flags.of_command(parser, None))}")
     if not (options.jobs.isdecimal() and 1 <= int(options.jobs) <= 64):
         raise BadInput(f"--jobs is {options.jobs!r}, but it must be a whole number from 1 to 64")
+    if not (options.every.isdecimal() and int(options.every) >= 1):
+        raise BadInput(f"--every is {options.every!r}, but it must be a whole number of at least 1")
+    if options.full and options.mutate:
+        raise BadInput("--full and --mutate are two commands; give one of them")
     if options.full and options.names:
         raise BadInput("--full answers every problem there is; leave out the names, or --full")
     return options
 
 
 def _validate(options: argparse.Namespace) -> int:
+    talk = not (options.quiet or options.json)
+    if options.mutate:
+        return _mutate(options, talk=talk)
     _free(options.out)
     runtime.configure()
     from validate import page, report, tiers
@@ -67,7 +80,7 @@ def _validate(options: argparse.Namespace) -> int:
     begun = time.perf_counter()
     problems = tiers.chosen(options.names) if options.names else tiers.full() if options.full else tiers.quick()
     tiers.admitted(problems)
-    reports, pictures = _answers(problems, int(options.jobs), talk=not (options.quiet or options.json))
+    reports, pictures = _answers(problems, int(options.jobs), talk=talk, full=options.full)
     tier = "named" if options.names else "full" if options.full else "quick"
     summary = report.whole(reports, tier=tier, skipped=tiers.APART if options.full else {}, seconds=time.perf_counter() - begun)
     with whole(Path(options.out)) as aside:
@@ -82,6 +95,19 @@ def _validate(options: argparse.Namespace) -> int:
     return 0 if summary["ok"] else 1
 
 
+def _mutate(options: argparse.Namespace, *, talk: bool) -> int:
+    from validate import mutate
+
+    out = options.out if options.out != OUT else f"{OUT}-mutants"
+    run.writable(out)
+    enough = mutate.command(options.names, out, jobs=int(options.jobs), every=int(options.every), talk=talk)
+    if not enough:
+        print(
+            f"validate: fewer than {100 * mutate.WANTED:.0f} % of the mutants were caught; {out}/mutants.json lists them", file=sys.stderr
+        )
+    return 0 if enough else 1
+
+
 def _free(out: str) -> None:
     """Raise `BadInput` unless the folder can be written and holds nothing but an older report, which will be replaced."""
     run.writable(out)
@@ -90,14 +116,16 @@ def _free(out: str) -> None:
         raise BadInput(f"the output folder {out} holds other things ({others[0]}), which would be lost; choose another with --out")
 
 
-def _answers(problems: dict[str, Any], jobs: int, *, talk: bool) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Every problem answered; tables are printed as they come."""
-    from validate import report, workers
+def _answers(problems: dict[str, Any], jobs: int, *, talk: bool, full: bool) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Every problem answered; tables are printed as they come. The full tier also tries random and hostile input."""
+    from validate import inputs, report, tiers, workers
 
     progress, color = run.Terminal(talk and sys.stderr.isatty()), sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     reports, pictures = [], []
     try:
-        for one, picture in workers.answer(problems, jobs, progress):
+        answers = workers.answer(problems, jobs, progress, tiers.EVERY if full else tiers.TIERS)
+        tell = lambda name, count: progress.stage(f"{name}: case {count}")
+        for one, picture in itertools.chain(answers, (inputs.answer(progress=tell) for _ in range(int(full)))):
             progress.close()
             if talk:
                 print(report.table(one, color=color), end="\n\n", flush=True)

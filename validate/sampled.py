@@ -107,6 +107,7 @@ def _sequences(problem: Problem, system: Separate | Merged | Blocks) -> Measured
     """Squared errors of attention, token by token; for every block all of them are random."""
     training = replace(problem.training, dtype="float64", sampling="iid", sequences=DRAWS)
     problem = replace(problem, training=training, seed=replace(problem.seed, task=SEED, data=SEED, noise=SEED))
+    system = type(system).from_problem(problem)  # a task that sequences share belongs to the seeds
     start = weights.draw(replace(problem, start=replace(problem.start, scale=2.0)))
     model = (MergedAttention if problem.attention.kind == "merged" else SeparateAttention).from_weights(start, "float64")  # pyright: ignore[reportArgumentType]
     if isinstance(system, Blocks):

@@ -27,7 +27,8 @@ from spectral_ode.sections.sparse import Constructed, DepthTraining, GainsStart,
 from validate.check import Verdict, check
 from validate.experiment import Experiment, Progress, perform
 
-TIERS = ("run", "validate")  # of claims: all of them
+TIERS = ("run", "validate")  # of claims: those of the quick tier
+EVERY = (*TIERS, "full")  # and those that take longer, too
 
 SEPARATE = Problem(
     title="two heads learn two eigenvectors, one drop after the other",
@@ -200,9 +201,11 @@ def admitted(problems: dict[str, Problem]) -> None:
             raise BadInput(f"{name}: {error}") from None
 
 
-def judge(name: str, problem: Problem, progress: Progress | None = None) -> tuple[Experiment, list[Verdict]]:
-    """Answer a problem on every rung and measure all claims about it, also the slow ones."""
+def judge(
+    name: str, problem: Problem, progress: Progress | None = None, *, tiers: tuple[str, ...] = TIERS
+) -> tuple[Experiment, list[Verdict]]:
+    """Answer a problem on every rung and measure the claims about it that some tiers have."""
     experiment = perform(problem, progress)
     if progress:
         progress.stage(f"{name}: claims")
-    return experiment, check(experiment, tiers=TIERS)
+    return experiment, check(experiment, tiers=tiers)

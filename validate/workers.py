@@ -20,16 +20,16 @@ from validate import charts, report, tiers
 Answer = tuple[dict[str, Any], dict[str, Any]]  # the report, and what the page draws
 
 
-def answer(problems: dict[str, Problem], jobs: int, progress: Terminal) -> Iterator[Answer]:
-    """The answer to each problem, in order; one job works in this process."""
+def answer(problems: dict[str, Problem], jobs: int, progress: Terminal, claims: tuple[str, ...] = tiers.TIERS) -> Iterator[Answer]:
+    """The answer to each problem, in order, judged by the claims of some tiers; one job works in this process."""
     if min(jobs, len(problems)) == 1:
-        yield from (work(name, problem, progress) for name, problem in problems.items())
+        yield from (work(name, problem, progress, claims) for name, problem in problems.items())
         return
     before = set(multiprocessing.active_children())
     context = multiprocessing.get_context("spawn")  # jax has threads, which do not survive a fork
     pool = ProcessPoolExecutor(jobs, context, _prepare, (list(systems.__path__),))
     try:
-        asked = [pool.submit(work, name, problem) for name, problem in problems.items()]
+        asked = [pool.submit(work, name, problem, None, claims) for name, problem in problems.items()]
         waiting = dict(enumerate(asked))
         progress.bar("validate", 0.0, f"   0 of {len(asked)} problems")
         for done, _ in enumerate(as_completed(asked), start=1):
@@ -42,10 +42,10 @@ def answer(problems: dict[str, Problem], jobs: int, progress: Terminal) -> Itera
             child.terminate()  # nobody waits for it any more
 
 
-def work(name: str, problem: Problem, progress: Terminal | None = None) -> Answer:
+def work(name: str, problem: Problem, progress: Terminal | None = None, claims: tuple[str, ...] = tiers.TIERS) -> Answer:
     """Answer and judge one problem."""
     begun, busy = time.perf_counter(), time.process_time()
-    experiment, verdicts = tiers.judge(name, problem, progress)
+    experiment, verdicts = tiers.judge(name, problem, progress, tiers=claims)
     summary = report.summarize(name, experiment, verdicts)
     drawn = charts.picture(experiment)
     summary["seconds"]["claims"] = time.perf_counter() - begun - sum(summary["seconds"].values())
