@@ -47,9 +47,7 @@ def _options(words: list[str]) -> argparse.Namespace:
         "names", nargs="*", metavar="NAME", help="systems, presets or problems as .toml files (default: a small problem for every system)"
     )
     parser.add_argument("--full", action="store_true", help="also every preset at its full size, about an hour on two cores")
-    parser.add_argument(
-        "--mutate", action="store_true", help="break every equation once and see whether the quick tier notices; names: modules"
-    )
+    parser.add_argument("--mutate", action="store_true", help="break each equation once: does the quick tier notice? Names: modules")
     parser.add_argument("--every", metavar="INT", default="1", help="with --mutate: try only every so many mutants (default: 1)")
     parser.add_argument("--out", metavar="FOLDER", default=OUT, help=f"folder of the reports (default: {OUT})")
     parser.add_argument("--jobs", metavar="INT", default="2", help="processes that work side by side (default: 2)")
