@@ -44,8 +44,8 @@ def claims(flows: Flows) -> tuple[Claim, ...]:
     short = {
         "place": "ours",
         "exactness": "asymptotic in the learning rate and the number of draws",
-        "bound": 0.1,
-        "reason": "gap over the change of the flow: half a step in 20 is 2.5 %, times the bend of the course, and scatter of the draws",
+        "bound": 0.05,
+        "reason": "gap over the change of the flow: half a step in 20 is 2.5 %, and as much again for bends and the scatter of the draws",
     }
     return (
         Trial(
