@@ -128,7 +128,7 @@ def _integrate(system, state, times, rtol, atol, solver, max_steps, steady):
     # Under tracing the arrays keep their length: a state that is no longer integrated holds its last value.
     states, reached = _held(solution.ys, times.size)
     observables, seen = _held(jax.vmap(system.observe)(states), times.size)
-    phases = _locate(system, term, method, controller, times, states, observables)
+    phases = _locate(system, term, method, controller, times, states, observables, max_steps)
     failed = jnp.where(solution.result == diffrax.RESULTS.successful, 0, 1)
     failure = jnp.where(seen < times.size, 3, jnp.where(solution.result == diffrax.RESULTS.event_occurred, 2, failed))
     return observables, phases, jnp.minimum(reached, seen), solution.stats["num_steps"], failure
@@ -142,7 +142,7 @@ def _held(tree, length: int):
     return jax.tree.map(lambda leaf: leaf[index], tree), reached
 
 
-def _locate(system, term, method, controller, times, states, observables) -> dict[str, Float[Array, ""]]:
+def _locate(system, term, method, controller, times, states, observables, max_steps) -> dict[str, Float[Array, ""]]:
     """The first upward crossing of each phase, by a Diffrax event between the two saved times around it; nan if there is none."""
     values = jax.vmap(system.phases)(observables)
     if not values:
@@ -173,7 +173,7 @@ def _locate(system, term, method, controller, times, states, observables) -> dic
             args=(number, 0.5 * (times[index] + times[index + 1])),
             stepsize_controller=controller,
             event=diffrax.Event(condition, root_finder, direction=True),
-            max_steps=65_536,
+            max_steps=min(max_steps, 65_536),
             throw=False,
         )
         assert event.ts is not None
