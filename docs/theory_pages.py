@@ -11,11 +11,14 @@ from spectral_ode import document, systems
 from spectral_ode.claims import Claim
 from spectral_ode.problem import Problem
 from spectral_ode.system import AbstractSystem
+from validate.check import claims_of
+from validate.experiment import Experiment
+from validate.tiers import EVERY
 
 HOME = Path(systems.__file__).parent
 NOTE = "<!-- Made by docs/generate.py from the docstrings and claims in {source}; edit those. -->"
 SPAN = re.compile(r"(`[^`]+`|\$[^$]+\$)")
-SLOW = {"run": "", "validate": " Measured by `python -m validate` only."}
+SLOW = {"run": "", "validate": " Measured by `python -m validate` only.", "full": " Measured by `python -m validate --full` only."}
 
 
 def papers() -> list[str]:
@@ -25,8 +28,8 @@ def papers() -> list[str]:
 
 
 def measured(system: AbstractSystem, problem: Problem) -> list[Claim]:
-    """Every claim that `validate.check` measures on a problem: this is the one place that a new source of claims is added to."""
-    return list(system.claims(problem))
+    """Every claim that `validate.check` measures on a problem, in any tier."""
+    return claims_of(Experiment(problem, system, {}, {}), EVERY)
 
 
 def page(paper: str) -> str:
