@@ -26,7 +26,7 @@ from spectral_ode.claims import Claim
 from spectral_ode.integrate import solve
 from spectral_ode.problem import Problem
 from spectral_ode.system import AbstractSystem, Observed, State, Weights
-from spectral_ode.systems.softmax import Warmup
+from spectral_ode.systems.softmax import Balanced, Factored, Warmup
 from validate.experiment import Experiment
 
 POINTS = 81  # saved times of a course
@@ -167,10 +167,18 @@ def apart(reference: Course, unit: np.ndarray, time: np.ndarray, state: np.ndarr
 
 
 class Flows:
-    """The flows of an experiment by their rungs, made when they are first asked for."""
+    """The flows of an experiment by their rungs, made when they are first asked for.
 
-    def __init__(self, experiment: Experiment):
-        self.experiment = experiment
+    The exact flow of softmax attention at finite L takes ten seconds to compile: it is among them only if `deep`.
+    """
+
+    def __init__(self, experiment: Experiment, *, deep: bool = False):
+        self.experiment, self.deep = experiment, deep
+
+    @property
+    def shallow(self) -> bool:
+        """Whether a flow is left out."""
+        return isinstance(self.experiment.system, Balanced | Factored) and not self.deep
 
     @cached_property
     def start(self) -> Weights:
@@ -184,7 +192,7 @@ class Flows:
         missing = self.experiment.missing
         if "reduced" not in missing:
             found["reduced"] = Flow(system, self.experiment.states[0], problem)
-        if "population" not in missing:
+        if "population" not in missing and not self.shallow:
             flow = system.population()
             found["population"] = Flow(flow, eqx.filter_jit(flow.project)(self.start), problem)
         return found

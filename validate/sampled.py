@@ -89,7 +89,7 @@ def monte_carlo(flows: Flows) -> Measured:
     if isinstance(system, Separate | Merged | Blocks):
         return _sequences(problem, system)
     if isinstance(system, Balanced | Factored):
-        return _contexts(problem, flows.each["population"].system)
+        return _contexts(problem, system.exact())
     if isinstance(system, Gains):
         return _tasks(system)
     raise Unmet("its loss is no average that a sampler could estimate: it is that of given tasks, or to leading order")

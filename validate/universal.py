@@ -3,6 +3,8 @@
 They are measured by the quick tier of `python -m validate` beside the system's own; what takes longer has the tier "full".
 """
 
+from dataclasses import replace
+
 from spectral_ode.claims import Claim
 from validate import integration, referees, sampled, slopes, symmetry
 from validate.courses import Flows
@@ -12,4 +14,9 @@ from validate.experiment import Experiment
 def claims(experiment: Experiment) -> tuple[Claim, ...]:
     """All of them; flows are integrated once, when the first claim asks for them."""
     flows = Flows(experiment)
-    return tuple(claim for part in (integration, referees, symmetry, slopes, sampled) for claim in part.claims(flows))
+    found = tuple(claim for part in (integration, referees, symmetry, slopes, sampled) for claim in part.claims(flows))
+    if not flows.shallow:
+        return found
+    deep = Flows(experiment, deep=True)
+    again = (claim for part in (integration, referees, symmetry, slopes) for claim in part.claims(deep))
+    return found + tuple(replace(claim, name=f"{claim.name} (finite-L flow, too)", tier="full") for claim in again)

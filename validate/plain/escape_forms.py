@@ -19,7 +19,7 @@ from validate.plain.linear import Task
 from validate.plain.numbers import ALGEBRA, Form
 
 
-def _plateau(g: np.ndarray, v: float, p: np.ndarray, n: np.ndarray, time: float | None = None) -> tuple[float, np.ndarray]:
+def _plateau(g: np.ndarray, v: float, p: np.ndarray, n: np.ndarray, time: float | None = None, rtol=1e-10) -> tuple[float, np.ndarray]:
     """When a head blows up under rates g, and the head (v, p, n) at a time (half of that, if none is given)."""
     d, start = g.size, np.concatenate([[v], (p + n) / 2, (p - n) / 2])
 
@@ -29,7 +29,7 @@ def _plateau(g: np.ndarray, v: float, p: np.ndarray, n: np.ndarray, time: float 
 
     far: Any = lambda _, y: abs(y[0]) - 1e7
     far.terminal = True
-    about = {"method": "DOP853", "rtol": 1e-12, "atol": 1e-14 * np.max(np.abs(start))}
+    about = {"method": "DOP853", "rtol": rtol, "atol": 0.01 * rtol * np.max(np.abs(start))}
     course = solve_ivp(field, (0, 1e9), start, events=far, **about)
     end = float(course.t[-1] + 1 / (np.max(g) * abs(course.y[0, -1])))
     then = solve_ivp(field, (0, 0.5 * end if time is None else time), start, **about).y[:, -1]
@@ -41,7 +41,7 @@ def escapes(system: Separate, task: Task) -> dict[str, Form]:
     rng, d = np.random.default_rng(3), task.lam.size
     heads = [(0.3 * rng.normal(), rng.normal(size=d), rng.normal(size=d)) for _ in range(4)]
     heads += [(-1.2, np.ones(d), 0.1 * np.ones(d))]  # turns back
-    times, states = (np.asarray(part) for part in zip(*(_plateau(task.g, *head) for head in heads), strict=True))
+    times, states = (np.asarray(part) for part in zip(*(_plateau(task.g, *head, rtol=1e-12) for head in heads), strict=True))
     packed = _escape.Head(*(jnp.asarray(np.asarray(part)) for part in zip(*heads, strict=True)))
 
     @eqx.filter_jit
