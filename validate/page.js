@@ -47,7 +47,7 @@ function layout(chart) {
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: css("--ink"), size: 12 }, dragmode: wide ? "zoom" : false,
     hovermode: panel.lines.length < 10 ? "x unified" : "closest", hoverlabel: { bgcolor: css("--card"), bordercolor: line, font: { color: css("--ink") }, namelength: -1 },
     xaxis: { ...axis, title: { text: one.clock, standoff: 8 }, type: log.x ? "log" : "linear" },
-    yaxis: { ...axis, type: log.y ? "log" : "linear", range }, annotations: labels, shapes: across.concat(upright),
+    yaxis: { ...axis, type: log.y ? "log" : "linear", range, dtick: log.y && range[1] - range[0] > 1 ? 1 : undefined }, annotations: labels, shapes: across.concat(upright),
   };
 }
 
