@@ -110,6 +110,7 @@ def separate(system, problem: Problem) -> tuple[Claim, ...]:
             second="direct regression",
             metric="principal components, size",
             tier="validate",
+            beyond="" if problem.scale <= 0.05 else f"a statement about clean plateaus, of starts up to 0.05, not {problem.scale:g}",
         ),
         shared.same_training(),
     ]
