@@ -69,7 +69,7 @@ def _loss(axes: Axes, experiment: Experiment) -> None:
     for name, look in (("population", {"color": style.color(1), "linewidth": 1.2}), ("reduced", panels.DASHED)):
         rung = experiment.rungs[name]
         axes.plot(rung.time[0], rung["loss"][0], label=experiment.system.labels[name], **look)
-    axes.set_ylim(0, 1.12)
+    axes.set_ylim(0, 1.25)  # room for the names of the phases
     axes.set_ylabel("loss / signal")
     axes.legend(loc="lower left")
     panels.title(axes, "a", "loss")
