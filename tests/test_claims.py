@@ -50,7 +50,7 @@ def test_every_system_has_a_line_and_a_paper(entry):
 
 
 def test_every_claim_holds_on_the_small_problem(experiment):
-    verdicts = check(experiment, tiers=("run", "validate"))
+    verdicts = check(experiment)  # the slower claims are measured by `python -m validate`, which CI runs, too
     assert [verdict.claim for verdict in verdicts if verdict.ok is not True] == []
 
 

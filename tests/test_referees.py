@@ -5,7 +5,7 @@ import mpmath
 import numpy as np
 import pytest
 from close import assert_close
-from small import SMALL, of_system
+from small import of_system
 
 from spectral_ode import marchenko_pastur, systems
 from spectral_ode.systems.linear import Merged, Separate, _escape, _scalar
@@ -14,7 +14,7 @@ from spectral_ode.systems.linear.data import Statistics
 from spectral_ode.systems.softmax import _expectations, _leading, _optimal, _view
 from spectral_ode.systems.sparse import Depth, Gains, _algorithms, _moments, _risk, _two_groups
 from validate import perform, plain, universal
-from validate.check import _judge
+from validate.check import judge
 from validate.courses import Flow, largest_relative
 from validate.experiment import Experiment
 from validate.plain.numbers import floats, integrate, many
@@ -29,11 +29,11 @@ def _compiled_anew():
 
 def _claim(experiment: Experiment, words: str):
     (found,) = [claim for claim in universal.claims(experiment) if words in claim.name]
-    return _judge(found, experiment)
+    return judge(found, experiment)
 
 
 def _worst(name: str) -> tuple[float, str]:
-    forms = plain.FORMS[name](of_system(SMALL, name))
+    forms = plain.FORMS[name](of_system(name))
     found = {word: largest_relative(form.ours, form.exact) / form.accuracy for word, form in forms.items()}
     worst = max(found, key=lambda word: np.nan_to_num(found[word], nan=np.inf))
     return found[worst], worst
@@ -99,7 +99,7 @@ def test_a_closed_form_off_by_a_thousandth_is_caught(name, owner, function, monk
     ("name", "owner", "function"), [("sparse.gains", Gains, "weights_field"), ("softmax.slaved", _leading, "slaved_field")]
 )
 def test_a_field_off_by_a_thousandth_is_caught_at_thirty_digits(name, owner, function, monkeypatch):
-    problem = of_system(SMALL, name)
+    problem = of_system(name)
     monkeypatch.setattr(owner, function, SCALED(getattr(owner, function)))
     experiment = perform(problem, train=False)
     assert _claim(experiment, "field = the equations").ok is False
@@ -107,7 +107,7 @@ def test_a_field_off_by_a_thousandth_is_caught_at_thirty_digits(name, owner, fun
 
 
 def test_scipy_catches_another_course(monkeypatch):
-    experiment = perform(of_system(SMALL, "sparse.gains"), train=False)
+    experiment = perform(of_system("sparse.gains"), train=False)
     assert _claim(experiment, "scipy integrates").ok is True
     compiled = Flow.field.func
     monkeypatch.setattr(Flow, "field", property(lambda self: lambda flat: (1 + 1e-5) * np.asarray(compiled(self)(flat))))

@@ -17,12 +17,12 @@ from spectral_ode.systems.linear.data import Statistics
 from spectral_ode.systems.sparse import Gains
 from spectral_ode.weights import GainWeights
 from validate import perform, sampled, slopes, universal
-from validate.check import _judge
+from validate.check import judge
 from validate.courses import Course, Flow, apart
 from validate.experiment import Experiment
 
-GAINS = of_system(SMALL, "sparse.gains")
-MERGED = of_system(SMALL, "linear.merged")
+GAINS = of_system("sparse.gains")
+MERGED = of_system("linear.merged")
 
 
 @pytest.fixture(autouse=True)
@@ -33,12 +33,12 @@ def _compiled_anew():
 
 def _claim(experiment: Experiment, words: str):
     (found,) = [claim for claim in universal.claims(experiment) if words in claim.name and claim.tier != "full"]
-    return _judge(found, experiment)
+    return judge(found, experiment)
 
 
 @pytest.mark.parametrize("name", systems.names())
 def test_claims_of_every_system_are_well_formed(name):
-    problem = of_system(SMALL, name)
+    problem = of_system(name)
     claims = universal.claims(Experiment(problem, systems.load(name).from_problem(problem), {}, {}))
     assert len({claim.name for claim in claims}) == len(claims)
     assert {claim.tier for claim in claims} == {"validate", "full"}
@@ -52,8 +52,8 @@ def test_claims_of_every_system_are_well_formed(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["linear.blocks", "linear.merged", "softmax.warmup", "softmax.slaved", "sparse.depth", "sparse.gains"])
 def test_all_of_them_hold(name):
-    experiment = perform(of_system(SMALL, name), train=False)
-    verdicts = [_judge(claim, experiment) for claim in universal.claims(experiment) if claim.tier == "validate"]
+    experiment = perform(of_system(name), train=False)
+    verdicts = [judge(claim, experiment) for claim in universal.claims(experiment) if claim.tier == "validate"]
     assert [verdict.claim for verdict in verdicts if verdict.ok is False] == []
     assert sum(verdict.ok is True for verdict in verdicts) >= 10
 
@@ -145,7 +145,7 @@ def test_a_number_with_a_unit_of_its_own_is_caught(monkeypatch):
 
 @pytest.mark.parametrize("heads", [MergedHeads(heads=2), SMALL.attention])
 def test_a_flow_of_all_blocks_that_is_no_gradient_is_caught(heads, monkeypatch):
-    problem = replace(of_system(SMALL, "linear.blocks"), attention=heads, task=replace(SMALL.task, in_context=0.5), horizon=200.0)
+    problem = replace(of_system("linear.blocks"), attention=heads, task=replace(SMALL.task, in_context=0.5), horizon=200.0)
     assert _claim(perform(problem, train=False), "balances of all blocks").ok is True
     usual = Blocks.vector_field
     monkeypatch.setattr(
@@ -178,7 +178,7 @@ def test_a_reduction_that_is_wrong_at_every_start_is_caught(monkeypatch):
 
 @pytest.mark.parametrize("name", ["linear.merged", "linear.blocks", "sparse.gains"])
 def test_a_loss_that_is_off_by_some_percent_is_caught_by_monte_carlo(name, monkeypatch):
-    problem = of_system(SMALL, name)
+    problem = of_system(name)
     experiment = Experiment(problem, systems.load(name).from_problem(problem), {}, {})
     assert _claim(experiment, "Monte Carlo").ok is True
     errors = sampled._errors

@@ -46,7 +46,9 @@ def test_a_system_in_a_new_file_is_answered_by_every_process(finished):
     assert [one["name"] for one in found["reports"]] == ["fourth.again", "sparse.gains"]  # in the order asked
     assert found["reports"][0]["provenance"]["hash"] == document.identity(problem)
     first, second = ([verdict["measured"] for verdict in one["verdicts"]] for one in found["reports"])
-    assert first == second  # the same reduction of the same problem
+    both = [pair for pair in zip(first, second, strict=True) if pair[0] is not None]  # the new file was not written once more in plain numbers
+    assert len(both) >= 15
+    assert all(one == two for one, two in both)  # the same reduction of the same problem
 
 
 def test_the_report_counts_what_the_tables_show(finished):
@@ -99,9 +101,9 @@ def test_a_system_without_a_small_problem_gets_the_first_that_it_accepts(monkeyp
         tiers.quick()
 
 
-def _judged(name: str, problem, progress=None):
-    experiment, verdicts = REAL(name, problem, progress)
-    return experiment, [*verdicts[:-1], replace(verdicts[-1], ok=False, measured=0.5)]
+def _judged(name: str, problem, progress=None, **more):
+    experiment, verdicts = REAL(name, problem, progress, **more)
+    return experiment, [replace(one, ok=False, measured=0.5) if one.claim.startswith("activation times") else one for one in verdicts]
 
 
 REAL = tiers.judge

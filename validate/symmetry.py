@@ -129,7 +129,7 @@ def turned(flows: Flows) -> Turned:
     if isinstance(system, Depth):
         sign = jnp.where(jnp.arange(system.law.d) % 2 == 0, 1.0, -1.0)[None]
         x, w = (jnp.roll(part, 3, axis=-1) for part in (system.sample.x, system.sample.w))
-        return Turned(_remade(system, Sample(x * sign[None], system.sample.y, w * sign)), start)
+        return Turned(_remade(system, jax.vmap(Sample)(x * sign[None], system.sample.y, w * sign)), start)
     raise Unmet("nothing in its state belongs to a coordinate of the tokens other than the heads")
 
 
@@ -161,7 +161,7 @@ def rescaled(flows: Flows) -> Turned:
         louder = replace(task, signal=tuple(a * value for value in task.signals), noise=a**0.5 * task.noise)
         return Turned(_made(replace(problem, task=louder)), start, a)
     if isinstance(system, Depth):
-        sample = Sample(system.sample.x, a**0.5 * system.sample.y, a**0.5 * system.sample.w)
+        sample = jax.vmap(Sample)(system.sample.x, a**0.5 * system.sample.y, a**0.5 * system.sample.w)
         return Turned(_remade(system, sample), start, a, a)
     raise Unmet("its equations have no free unit of time (validate/symmetry.py has those that do)")
 
