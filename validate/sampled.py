@@ -184,8 +184,8 @@ def _moving(problem: Problem) -> tuple[Problem, dict[str, str]]:
     """A copy of a problem that moves within a few steps, and what to compare, training first."""
     steps = {"runs": 1, "units": "paper", "points": STEPS + 1, "spacing": "linear"}
     if problem.task.kind == "linear-regression":
-        eta = 0.1 / max(1.0, sum(problem.regression.spectrum)) ** 2
         start = Start(scale=4.0 if problem.attention.kind == "separate" else 2.0)
+        eta = _gentle(replace(problem, start=start, units="paper"))
         training = replace(problem.training, sequences=20_000, sampling="even", data="fixed", dtype="float64", learning_rate=eta)
         return replace(problem, start=start, training=training, horizon=STEPS * eta, **steps), {"population loss": "loss"}
     if isinstance(problem.task, MultiTask):
@@ -195,13 +195,22 @@ def _moving(problem: Problem) -> tuple[Problem, dict[str, str]]:
         quick = replace(problem, start=DecomposableStart(mu=1.0, omega=0.15), training=training, horizon=0.02 * STEPS, **steps)
         return quick, {name: name for name in ("mu of heads", "omega of heads")}
     if isinstance(problem.start, GainsStart):
-        training = replace(problem.training, learning_rate=0.02, tasks=1000, dtype="float64")
         start = GainsStart(scale=0.8, ratio=0.6, step=0.4)
-        return replace(problem, start=start, training=training, horizon=0.02 * STEPS, **steps), {"loss": "loss"}
+        eta = _gentle(replace(problem, start=start))
+        tasks = 2000 if getattr(problem.task, "coefficients", "signs") == "signs" else 10_000  # powers of normal numbers scatter widely
+        training = replace(problem.training, learning_rate=eta, tasks=tasks, dtype="float64")
+        return replace(problem, start=start, training=training, horizon=eta * STEPS, **steps), {"loss": "loss"}
     if problem.training.kind == "depth":
         quick = replace(problem, training=replace(problem.training, learning_rate=0.05), horizon=0.05 * STEPS, **steps)
         return quick, {"loss": "loss", "plain": "plain"}
     raise Unmet("no flow of its training is known")
+
+
+def _gentle(problem: Problem) -> float:
+    """A learning rate at which the first step moves the weights by a fiftieth of the largest."""
+    system, start = systems.load(problem.system).from_problem(problem), weights.draw(problem)
+    rate = eqx.filter_jit(lambda start: weights.largest(system.weights_field(start)))(start)
+    return 0.02 * float(weights.largest(start) / rate)
 
 
 def settings(problem: Problem) -> list[Problem]:
