@@ -121,15 +121,15 @@ def test_numbers_are_those_of_the_report(read, summary):
         assert row[0] == {True: "holds", False: "FAILS", None: "skipped"}[verdict["ok"]]
         for cell, number in ((row[2], verdict["measured"]), (row[3], verdict["bound"])):
             assert cell == ("-" if number is None else f"{number:.2g}")
-    total, hold = len(verdicts), sum(verdict["ok"] is True for verdict in verdicts)
-    assert summary["counts"] == {"hold": hold, "fail": 1, "skip": 1}
-    assert hold == total - 2
+    oks = [verdict["ok"] for verdict in verdicts]
+    assert summary["counts"] == {"hold": oks.count(True), "fail": 1, "skip": oks.count(None)}
+    assert oks.count(None) >= 1
 
 
 def test_the_banner_comes_first_and_names_what_is_broken(text, summary):
     body = text.partition("</h1>")[2]
-    total = sum(summary["counts"].values())
-    assert body.lstrip().startswith(f'<p class="banner no-banner"><strong>{total - 2} of {total} claims hold</strong>')
+    hold, total = summary["counts"]["hold"], sum(summary["counts"].values())
+    assert body.lstrip().startswith(f'<p class="banner no-banner"><strong>{hold} of {total} claims hold</strong>')
     assert "not answered: large, since it needs a GPU" in text
 
 
@@ -176,7 +176,7 @@ FRAME = """<!doctype html><body style="margin:0"><iframe style="width:{width}px;
 <script>addEventListener("message", event => {{ document.getElementById("result").textContent = event.data; }});</script>"""
 EARLY = "<script>window.faults = []; addEventListener('error', e => faults.push(e.message));</script>"
 TOOLS = "const wait = ms => new Promise(resolve => setTimeout(resolve, ms)), all = words => [...document.querySelectorAll(words)];"
-TALL = 9000  # headless Chromium paints once: all charts must be near the window then
+TALL = 40_000  # headless Chromium paints once: all charts must be near the window then
 
 
 @pytest.fixture
