@@ -46,9 +46,7 @@ def test_a_system_in_a_new_file_is_answered_by_every_process(finished):
     assert [one["name"] for one in found["reports"]] == ["fourth.again", "sparse.gains"]  # in the order asked
     assert found["reports"][0]["provenance"]["hash"] == document.identity(problem)
     first, second = ([verdict["measured"] for verdict in one["verdicts"]] for one in found["reports"])
-    both = [
-        pair for pair in zip(first, second, strict=True) if pair[0] is not None
-    ]  # the new file was not written once more in plain numbers
+    both = [pair for pair in zip(first, second, strict=True) if pair[0] is not None]  # no plain numbers there
     assert len(both) >= 15
     assert all(one == two for one, two in both)  # the same reduction of the same problem
 
