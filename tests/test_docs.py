@@ -19,6 +19,7 @@ import pytest
 import figures.__main__ as gallery
 import validate.__main__ as validation
 from spectral_ode import cli, systems, weights
+from validate import mutate
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -147,6 +148,7 @@ def _main(program: str, words: list[str], *, through: bool) -> tuple[str, int | 
         if not through:
             patch.setattr(weights, "draw", begin)
             patch.setattr(ProcessPoolExecutor, "__init__", begin)
+            patch.setattr(mutate, "trial", begin)
             for name in set(words) & set(gallery.names()) if program == "figures" else ():
                 patch.setattr(f"figures.{name}.draw", begin)  # a figure that needs no experiment
         try:
