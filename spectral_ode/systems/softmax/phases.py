@@ -18,7 +18,7 @@ from spectral_ode.problem import BadInput, MultiTask, Problem
 from spectral_ode.system import Observed, State
 from spectral_ode.systems.softmax import _claims, _leading, _view
 from spectral_ode.systems.softmax._leading import Head, Spectrum
-from spectral_ode.systems.softmax.spectral import AbstractSpectral, Balanced, require_balanced
+from spectral_ode.systems.softmax.spectral import AbstractSpectral, Balanced, finite, require_balanced
 from spectral_ode.weights import FullWeights
 
 
@@ -109,7 +109,7 @@ class Emergence(AbstractAlone):
 
     def vector_field(self, t: Float[Array, ""], state: Head) -> Head:
         """(ln mu)' and (ln omega)'."""
-        return _leading.emergence_field(state, self.order.tasks)
+        return finite(_leading.emergence_field(state, self.order.tasks))
 
 
 class Slaved(AbstractAlone):
@@ -128,4 +128,4 @@ class Slaved(AbstractAlone):
 
     def vector_field(self, t: Float[Array, ""], state: Float[Array, " tasks"]) -> Float[Array, " tasks"]:
         """(ln omega)'."""
-        return _leading.slaved_field(jnp.exp(state), self.order.tasks) / jnp.exp(state)
+        return finite(_leading.slaved_field(jnp.exp(state), self.order.tasks) / jnp.exp(state))

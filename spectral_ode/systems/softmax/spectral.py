@@ -17,6 +17,7 @@ import abc
 from typing import ClassVar
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -122,6 +123,11 @@ class AbstractSpectral(AbstractSystem):
         return {"head": _optimal.allocate(start, self.order.tasks)}
 
 
+def finite(rates: State) -> State:
+    """A trial step may land where e^kappa overflows. A huge rate makes the solver reject it; not a number would stall it."""
+    return jax.tree.map(lambda rate: jnp.where(jnp.isfinite(rate), rate, HUGE), rates)
+
+
 def require_balanced(problem: Problem, name: str) -> None:
     """Raise `BadInput` unless the start is positive and balanced."""
     start = problem.start
@@ -157,9 +163,7 @@ class Balanced(AbstractSpectral):
 
     def vector_field(self, t: Float[Array, ""], state: Spectrum) -> Spectrum:
         """(ln mu)' and (ln omega)'."""
-        rates = _leading.balanced_rates(self.order.pull(self.spectrum(state)), self.order.tasks)
-        # A trial step may land where e^kappa overflows. A huge rate makes the solver reject it; not a number would stall it.
-        return Spectrum(*(jnp.where(jnp.isfinite(rate), rate, HUGE) for rate in rates))
+        return finite(_leading.balanced_rates(self.order.pull(self.spectrum(state)), self.order.tasks))
 
     def claims(self, problem: Problem) -> tuple[Claim, ...]:
         """The statements of the paper and ours."""
