@@ -12,12 +12,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array
 
 from simulate import heads, importance, linear_transformer, softmax_transformer
+from simulate.checkpoint import Keeper, Session
 from simulate.in_context import Episodes, adam, advance
 from simulate.linear_transformer import LinearTransformer
+from simulate.mesh import ALONE, Deal
 from simulate.softmax_transformer import SoftmaxTransformer
 from spectral_ode.problem import Problem
 from spectral_ode.sections.sparse import AdamTraining, LinearLayers, SoftmaxLayers
@@ -25,38 +28,52 @@ from spectral_ode.systems.sparse.data import Law
 from spectral_ode.trajectory import Trajectory
 from spectral_ode.weights import stream
 
+STEPS = 1000  # at most so many between two looks at the clock of the checkpoints
 PROBED = 400  # tasks of each of the probes' two sets, and of the masks' one
 Learner = LinearTransformer | SoftmaxTransformer
 
 
-def train(problem: Problem, *, progress: Callable[[float, float, float], None] | None = None) -> Trajectory:
+def train(
+    problem: Problem, *, progress: Callable[[float, float, float], None] | None = None, deal: Deal = ALONE, keep: Keeper | None = None
+) -> Trajectory:
     """Every run of a problem, as a stack over training steps."""
     members = []
     for run in range(problem.runs):
         tell = (lambda share, time, risk, run=run: progress((run + share) / problem.runs, time, risk)) if progress else None
-        members.append(_one(problem, run, tell))
+        members.append(_one(problem, run, tell, deal, keep.session(problem, deal, run=run) if keep else Session()))
     return Trajectory.stack(members)
 
 
-def _one(problem: Problem, run: int, tell: Callable[[float, float, float], None] | None) -> Trajectory:
+def _one(problem: Problem, run: int, tell: Callable[[float, float, float], None] | None, deal: Deal, session: Session) -> Trajectory:
     settings, law, key = problem.training, Law.from_problem(problem), stream(problem, "data", run)
     assert isinstance(settings, AdamTraining)
-    optimizer = adam(settings.learning_rate, int(problem.steps[-1]))
-    model = start(problem, run)
-    state = optimizer.init(eqx.filter(model, eqx.is_inexact_array))
-    seen = []
-    for index, first in enumerate(problem.steps):
-        seen.append(jax.tree.map(np.asarray, observe(model, held_out(problem))))
-        if tell:
-            tell(index / len(problem.steps), float(first), float(seen[-1]["loss"]))
-        if index + 1 < len(problem.steps):
-            steps = jnp.arange(first, problem.steps[index + 1])
-            model, state = advance(model, state, optimizer, law, key, steps, settings.tasks, settings.queries)
-    observed = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *seen)
+    model, state, optimizer = build(problem, run)
+    (model, state, step), _ = session.begin((model, state, jnp.zeros((), int)), len(problem.steps))
+    step = int(step)
+    while True:
+        if session.done < len(problem.steps) and step == problem.steps[session.done]:
+            seen = {name: np.asarray(array)[None, None] for name, array in observe(model, held_out(problem)).items()}
+            session.add(seen)
+            if tell:
+                tell((session.done - 1) / len(problem.steps), float(step), float(seen["loss"][0, 0]))
+        end = session.done == len(problem.steps)
+        session.save(step, (model, state, jnp.asarray(step, int)), end=end)
+        if end:
+            break
+        until = min(step + STEPS, int(problem.steps[session.done]))
+        model, state = advance(model, state, optimizer, law, key, jnp.arange(step, until), settings.tasks, settings.queries, deal=deal)
+        step = until
+    observed = {name: jnp.asarray(array[0]) for name, array in session.all().items()}
     finite = bool(np.isfinite(np.asarray(observed["loss"])).all())
     stopped = f"reached step {problem.steps[-1]}" if finite else "the risk is no longer a number; try a smaller --training.learning-rate"
     origin = {"source": "training", "dtype": "float32", "ok": finite, "stopped": stopped}
     return Trajectory(jnp.asarray(problem.times), observed, {}, clock="training step", origin=json.dumps(origin))
+
+
+def build(problem: Problem, run: int = 0) -> tuple[Learner, Any, optax.GradientTransformation]:
+    """The model of a run before its first step, with the optimizer and its state."""
+    optimizer, model = adam(problem.training.learning_rate, int(problem.steps[-1])), start(problem, run)
+    return model, optimizer.init(eqx.filter(model, eqx.is_inexact_array)), optimizer
 
 
 def start(problem: Problem, run: int = 0) -> Learner:

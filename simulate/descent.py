@@ -19,11 +19,14 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float
 
+from simulate.checkpoint import Session
+from simulate.mesh import Deal, spread
 from spectral_ode.problem import BadInput, Problem
 from spectral_ode.system import AbstractSystem
 from spectral_ode.trajectory import Trajectory
 
-CHUNKS = 40  # progress is told about this often
+CHUNKS = 40  # progress is told, and a checkpoint offered, about this often
+RECORDS = 1000  # at most so many wait on a device
 Tell = Callable[[int, float], None]  # records done, loss
 
 
@@ -42,6 +45,7 @@ class AbstractStep(eqx.Module):
 
     system: eqx.AbstractVar[AbstractSystem | None]  # whose eyes the model is seen through; None: no theory speaks of it
     optimizer: eqx.AbstractVar[optax.GradientTransformation]
+    deal: eqx.AbstractVar[Deal]  # to which devices its work goes
 
     @abc.abstractmethod
     def seen(self, model: Any) -> Any:
@@ -97,25 +101,28 @@ def phase_names(system: AbstractSystem | None, weights: Any) -> list[str]:
 
 
 def descend(
-    step: AbstractStep, models: Any, records: np.ndarray, tell: Tell | None = None
+    step: AbstractStep, models: Any, records: np.ndarray, tell: Tell | None = None, keep: Session | None = None
 ) -> tuple[Float[Array, "runs phases"], dict[str, np.ndarray]]:
     """All runs through the recorded steps, from step 0 on: when each phase was crossed, and observables, runs x records x ... .
 
-    `tell(records done, loss)` is called now and then.
+    `tell(records done, loss)` is called now and then. With `keep` it goes on from the last checkpoint, and what is recorded goes to disk.
     """
     # With every step recorded and no phases to notice, one evaluation serves the record and the step that follows; steps after the last
     # record then touch nothing that is kept.
     every = step.system is None and np.array_equal(records, np.arange(len(records)))
-    chunk = len(records) if tell is None else max(1, -(-len(records) // CHUNKS))
-    gaps = np.pad(np.diff(records, append=records[-1]), (0, -len(records) % chunk))  # steps after each record
-    carry = _begin(models, step)
-    parts = []
-    for first in range(0, len(gaps), chunk):
+    chunk = -(-len(records) // max(-(-len(records) // RECORDS), 1 if tell is keep is None else CHUNKS))
+    gaps = np.pad(np.diff(records, append=records[-1]), (0, chunk))  # steps after each record
+    session = Session() if keep is None else keep
+    carry, begun = session.begin(begin(models, step), len(records))
+    for first in range(begun, len(records), chunk):
         carry, observed = _advance(step, carry, jax.device_put(gaps[first : first + chunk]), every)
-        parts.append(jax.tree.map(np.asarray, observed))
+        done = min(first + chunk, len(records))
+        part = {name: np.asarray(array)[:, : done - first] for name, array in observed.items()}
+        session.add(part)
+        session.save(done, carry, end=done == len(records))
         if tell is not None:
-            tell(min(first + chunk, len(records)), float(np.mean(parts[-1]["loss"][:, -1])))
-    return carry.found, jax.tree.map(lambda *leaves: np.concatenate(leaves, axis=1)[:, : len(records)], *parts)
+            tell(done, float(np.mean(part["loss"][:, -1])))
+    return carry.found, session.all()
 
 
 def wide() -> str:
@@ -139,7 +146,9 @@ def scheduled(segments: tuple[tuple[float, int], ...]) -> optax.GradientTransfor
 
 
 @eqx.filter_jit
-def _begin(models: Any, step: AbstractStep) -> Carry:
+def begin(models: Any, step: AbstractStep) -> Carry:
+    """Every run before its first step."""
+
     def one(model: Any) -> Carry:
         before = step.phases(model)
         found = jnp.where(before >= 0, jnp.zeros_like(before), jnp.full_like(before, jnp.nan))
@@ -155,11 +164,24 @@ def stack(members: list) -> Any:
     return jax.tree.map(lambda *leaves: join(leaves), *members)
 
 
-@eqx.filter_jit
+def lower_slope(step: AbstractStep, models: Any) -> Any:
+    """The program of a single gradient, not yet compiled."""
+    slopes = eqx.filter_jit(
+        lambda step, carry: eqx.filter_vmap(lambda step, carry: step.slope(carry), in_axes=(_axes(step), 0))(step, carry)
+    )
+    return cast(Any, slopes).lower(step, begin(models, step))
+
+
+def lower(step: AbstractStep, models: Any) -> Any:
+    """The program between two records, not yet compiled."""
+    return cast(Any, _advance).lower(step, begin(models, step), jnp.zeros(2, int), False)
+
+
+@eqx.filter_jit(donate="all-except-first")
 def _advance(step: AbstractStep, carry: Carry, gaps: Array, every: bool) -> tuple[Carry, dict[str, Array]]:
     """All runs through some records, with so many steps after each; observables have a leading run axis, then time."""
 
-    def one(step: AbstractStep, carry: Carry) -> tuple[Carry, dict[str, Array]]:
+    def one(step: AbstractStep, carry: Carry, gaps: Array) -> tuple[Carry, dict[str, Array]]:
         def record(carry: Carry, gap: Array) -> tuple[Carry, dict[str, Array]]:
             value, gradient = step.slope(carry)
             observed = step.observe(carry, value)
@@ -170,8 +192,12 @@ def _advance(step: AbstractStep, carry: Carry, gaps: Array, every: bool) -> tupl
 
         return jax.lax.scan(record, carry, gaps)
 
+    return spread(eqx.filter_vmap(one, in_axes=(_axes(step), 0, None)), step.deal, step, carry, gaps)
+
+
+def _axes(step: AbstractStep) -> Any:
+    """Everything in a step is stacked over runs, except for the system."""
     alone = jax.tree.map(lambda _: 0, step)
-    shared = alone
-    if step.system is not None:
-        shared = eqx.tree_at(lambda step: step.system, alone, replace=jax.tree.map(lambda _: None, step.system))
-    return eqx.filter_vmap(one, in_axes=(shared, 0))(step, carry)
+    if step.system is None:
+        return alone
+    return eqx.tree_at(lambda step: step.system, alone, replace=jax.tree.map(lambda _: None, step.system))

@@ -30,13 +30,13 @@ still right, but the true gradient of K_Y is not zero: it is of the order of U_X
 import math
 from collections.abc import Callable
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from simulate.episodes import Batch, Contexts
 from simulate.full_attention import FullAttention
+from simulate.mesh import ALONE, Deal, total
 
 CHUNK = 200  # contexts whose arrays fit into the caches of a CPU: with all 2000 a step takes 1.5 (M = 1) to 2.3 (M = 16) times as long
 
@@ -83,23 +83,24 @@ def slope(
     queries: int = 2,
     estimator: str = "sampled",
     chunk: int = CHUNK,
+    deal: Deal = ALONE,
 ) -> tuple[Float[Array, " tasks"], FullAttention]:
     """The losses of the tasks on the fresh contexts of a step, and the gradient of their sum.
 
-    Chunks of `chunk` contexts are drawn and used up one after the other; the last may be smaller.
+    Chunks of `chunk` contexts are drawn and used up one after the other, unless `deal` says otherwise; the last may be smaller.
     """
     estimate = _named(estimator)
     (U, W), pull = jax.vjp(products, model)
 
-    def total(weights: tuple[OutputValue, KeyQuery], number: Array | int, size: int):
-        losses = jnp.sum(estimate(*weights, sampler(step, number, size, queries)), axis=0)
+    def summed(weights: tuple[OutputValue, KeyQuery], first: Array | int, size: int):
+        losses = jnp.sum(estimate(*weights, sampler.piece(step, first, size, queries, chunk=chunk)), axis=0)
         return jnp.sum(losses), losses
 
-    def part(number: Array | int, size: int):
-        gradient, losses = jax.grad(total, has_aux=True)((U, W), number, size)
+    def part(first: Array | int, size: int):
+        gradient, losses = jax.grad(summed, has_aux=True)((U, W), first, size)
         return losses, gradient
 
-    losses, gradient = jax.tree.map(lambda leaf: leaf / contexts, _over_chunks(part, contexts, chunk))
+    losses, gradient = jax.tree.map(lambda leaf: leaf / contexts, total(part, contexts, deal.size(contexts, chunk, chunk), deal))
     return losses, pull(gradient)[0]
 
 
@@ -112,15 +113,16 @@ def losses(
     queries: int = 2,
     estimator: str = "sampled",
     chunk: int = CHUNK,
+    deal: Deal = ALONE,
 ) -> tuple[Float[Array, " tasks"], Float[Array, " tasks"]]:
     """The losses of the tasks on the contexts of a step, without a gradient, and their standard errors over contexts."""
     estimate, (U, W) = _named(estimator), products(model)
 
-    def part(number: Array | int, size: int):
-        found = estimate(U, W, sampler(step, number, size, queries))
+    def part(first: Array | int, size: int):
+        found = estimate(U, W, sampler.piece(step, first, size, queries, chunk=chunk))
         return jnp.sum(found, axis=0), jnp.sum(found**2, axis=0)
 
-    mean, square = jax.tree.map(lambda leaf: leaf / contexts, _over_chunks(part, contexts, chunk))
+    mean, square = jax.tree.map(lambda leaf: leaf / contexts, total(part, contexts, deal.size(contexts, chunk, chunk), deal))
     return mean, jnp.sqrt(jnp.maximum(square - mean**2, 0) / max(1, contexts - 1))
 
 
@@ -133,6 +135,7 @@ def shares(
     queries: int = 2,
     estimator: str = "sampled",
     chunk: int = CHUNK,
+    deal: Deal = ALONE,
 ) -> tuple[Float[Array, " tasks"], Float[Array, ""], Float[Array, ""]]:
     """What is left of the signal of each task, and of all, with the standard error of the latter.
 
@@ -141,29 +144,19 @@ def shares(
     """
     estimate, (U, W) = _named(estimator), products(model)
 
-    def part(number: Array | int, size: int):
-        batch = sampler(step, number, size, queries)
+    def part(first: Array | int, size: int):
+        batch = sampler.piece(step, first, size, queries, chunk=chunk)
         asked = batch.targets**2 if estimator == "sampled" else batch.signal[None, None] * (batch.q**2 @ batch.member.T)
         own = jnp.mean(asked, axis=1)
         found = estimate(U, W, batch)
         pair = jnp.stack([jnp.sum(found, axis=1), jnp.sum(own, axis=1)])
         return jnp.sum(found, axis=0), jnp.sum(own, axis=0), pair @ pair.T
 
-    losses, signal, second = jax.tree.map(lambda leaf: leaf / contexts, _over_chunks(part, contexts, chunk))
+    losses, signal, second = jax.tree.map(lambda leaf: leaf / contexts, total(part, contexts, deal.size(contexts, chunk, chunk), deal))
     share = jnp.sum(losses) / jnp.sum(signal)
     apart = jnp.stack([jnp.ones_like(share), -share])  # loss - share x signal, whose mean is zero
     variance = jnp.maximum(apart @ second @ apart, 0)  # a difference of squares may round below zero
     return losses / signal, share, jnp.sqrt(variance / max(1, contexts - 1)) / jnp.sum(signal)
-
-
-def _over_chunks(part: Callable, contexts: int, chunk: int):
-    """The sum of part(number, size) over all chunks."""
-    chunk = min(chunk, contexts)
-    whole, rest = divmod(contexts, chunk)
-    add = lambda one, two: jax.tree.map(jnp.add, one, two)
-    zero = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), eqx.filter_eval_shape(part, 0, chunk))
-    total, _ = jax.lax.scan(lambda total, number: (add(total, part(number, chunk)), None), zero, jnp.arange(whole))
-    return add(total, part(whole, rest)) if rest else total
 
 
 def _attend(W: Float[Array, "heads a d"], batch: Batch) -> tuple[Attention, Attended]:

@@ -13,37 +13,47 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Key, PRNGKeyArray
 
+from simulate.checkpoint import Keeper
 from simulate.descent import AbstractStep, Carry, descend, phase_names, sgd, stack, trajectory, wide
+from simulate.mesh import ALONE, Deal, mean
 from spectral_ode import systems, weights
 from spectral_ode.problem import Problem
 from spectral_ode.system import AbstractSystem
 from spectral_ode.systems.sparse import Gains
-from spectral_ode.systems.sparse.data import Law
+from spectral_ode.systems.sparse.data import Law, Sample
 from spectral_ode.trajectory import Trajectory
 from spectral_ode.weights import GainWeights
 
+PIECE = 1024  # tasks that are made at once, unless told otherwise
 
-def train(problem: Problem, *, progress: Callable[[float, float, float], None] | None = None) -> Trajectory:
+
+def train(
+    problem: Problem, *, progress: Callable[[float, float, float], None] | None = None, deal: Deal = ALONE, keep: Keeper | None = None
+) -> Trajectory:
     """Every run of a problem, as a stack."""
+    step, starts = build(problem, deal)
+    tell = (lambda done, loss: progress(done / len(problem.steps), float(problem.times[done - 1]), loss)) if progress else None
+    session = keep.session(problem, deal) if keep else None
+    found, observables = descend(step, starts, problem.steps, tell, session)
+    return trajectory(problem, found, observables, phase_names(step.system, weights.draw(problem)), "fresh tasks")
+
+
+def build(problem: Problem, deal: Deal = ALONE) -> tuple["Step", GainWeights]:
+    """The step of all runs, and their starts."""
     system = systems.load(problem.system).from_problem(problem)
     assert isinstance(system, Gains)
-    start = weights.draw(problem)
-    narrow = jax.tree.map(lambda leaf: leaf.astype(problem.training.dtype), start)
+    narrow = jax.tree.map(lambda leaf: leaf.astype(problem.training.dtype), weights.draw(problem))
     keys = stack([weights.stream(problem, "data", run) for run in range(problem.runs)])
-    step = Step(system, sgd(problem.eta), keys, problem.sparse_training.tasks)
-    tell = (lambda done, loss: progress(done / len(problem.steps), float(problem.times[done - 1]), loss)) if progress else None
-    found, observables = descend(step, stack([narrow] * problem.runs), problem.steps, tell)
-    return trajectory(problem, found, observables, phase_names(system, start), "fresh tasks")
+    return Step(system, sgd(problem.eta), keys, problem.sparse_training.tasks, deal=deal), stack([narrow] * problem.runs)
 
 
-def loss(model: GainWeights, law: Law, key: PRNGKeyArray, tasks: int) -> Float[Array, ""]:
-    """Half the mean excess risk over fresh tasks."""
+def loss(model: GainWeights, law: Law, key: PRNGKeyArray, tasks: int, first: Array | int = 0) -> Float[Array, ""]:
+    """Half the mean excess risk over fresh tasks, from number `first` of all that the key has."""
 
-    def one(key: PRNGKeyArray) -> Float[Array, ""]:
-        sample = law.sample(key, model.g.dtype)
+    def one(sample: Sample) -> Float[Array, ""]:
         return jnp.sum((model.eta * model.g**2 * (sample.x.T @ sample.y / law.n) ** 3 - sample.w) ** 2)
 
-    return 0.5 * jnp.mean(jax.vmap(one)(jax.random.split(key, tasks)))
+    return 0.5 * jnp.mean(jax.vmap(one)(law.samples(key, tasks, model.g.dtype, first)))
 
 
 class Step(AbstractStep):
@@ -53,6 +63,7 @@ class Step(AbstractStep):
     optimizer: optax.GradientTransformation = eqx.field(static=True)
     key: Key[Array, "*runs"]
     tasks: int = eqx.field(static=True)
+    deal: Deal = eqx.field(static=True, default=ALONE, kw_only=True)
 
     def seen(self, model: Any) -> GainWeights:
         """The gains in the widest float type."""
@@ -61,7 +72,9 @@ class Step(AbstractStep):
     def slope(self, carry: Carry) -> tuple[Float[Array, ""], GainWeights]:
         """Half the mean risk over this step's tasks, and its gradient."""
         assert isinstance(self.system, Gains)
-        return jax.value_and_grad(loss)(carry.model, self.system.law, jax.random.fold_in(self.key, carry.step), self.tasks)
+        key, law = jax.random.fold_in(self.key, carry.step), self.system.law
+        part = lambda first, size: jax.value_and_grad(loss)(carry.model, law, key, size, first)
+        return mean(part, self.tasks, self.deal.size(self.tasks, PIECE), self.deal)
 
     def observe(self, carry: Carry, value: Float[Array, ""]) -> dict[str, Array]:
         """What the ODE observes, with the risk of this step's tasks."""

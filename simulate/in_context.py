@@ -14,8 +14,11 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+from simulate.mesh import ALONE, Deal, mean, spread
+from simulate.normals import threefry
 from spectral_ode.systems.sparse.data import Law, Sample
 
+PIECE = 512  # tasks that are made at once, unless told otherwise
 CLIP = 25.0  # of a squared error; labels have variance s + sigma^2
 
 
@@ -37,10 +40,10 @@ class Episodes(eqx.Module):
     queries: Float[Array, "tasks q d"]
 
     @classmethod
-    def draw(cls, law: Law, key: PRNGKeyArray, *, tasks: int, queries: int, dtype: str = "float32") -> "Episodes":
-        """Fresh ones."""
-        first, second = jax.random.split(key)
-        return cls(law.samples(first, tasks, dtype), jax.random.normal(second, (tasks, queries, law.d), dtype))
+    def draw(cls, law: Law, key: PRNGKeyArray, *, tasks: int, queries: int, dtype: str = "float32", first: Array | int = 0) -> "Episodes":
+        """Fresh ones, from number `first` of all that the key has."""
+        one, two = jax.random.split(key)
+        return cls(law.samples(one, tasks, dtype, first), threefry(two, (tasks, queries, law.d), jnp.dtype(dtype), first))
 
     @property
     def targets(self) -> Float[Array, "tasks q"]:
@@ -73,16 +76,26 @@ def advance(
     tasks: int,
     queries: int,
     loss: Callable[[Any, Episodes], Float[Array, ""]] | None = None,
+    deal: Deal = ALONE,
 ) -> tuple[Model, Any]:
-    """The model after these steps, each of which draws its own episodes."""
+    """The model after these steps, each of which draws its own episodes; a loss is a mean over them."""
     objective = (lambda model, episodes: episodes.risk(model)) if loss is None else loss
 
-    def one(carry, number):
+    def one(carry, number, key):
         model, state = carry
-        episodes = Episodes.draw(law, jax.random.fold_in(key, number), tasks=tasks, queries=queries)
-        gradient = jax.grad(objective)(model, episodes)
+        draw = lambda first, size: Episodes.draw(law, jax.random.fold_in(key, number), tasks=size, queries=queries, first=first)
+        part = lambda first, size: jax.grad(objective)(model, draw(first, size))
+        gradient = mean(part, tasks, deal.size(tasks, PIECE), deal)
         with jax.numpy_dtype_promotion("standard"):  # Optax counts steps in int32
             updates, state = optimizer.update(gradient, state, cast(Any, model))
         return (eqx.apply_updates(model, updates), state), None
 
-    return jax.lax.scan(one, (model, state), steps)[0]
+    arrays, static = eqx.partition((model, state), eqx.is_array)
+
+    def all_steps(arrays, steps, key):
+        def step(arrays, number):
+            return eqx.filter(one(eqx.combine(arrays, static), number, key)[0], eqx.is_array), None
+
+        return jax.lax.scan(step, arrays, steps)[0]
+
+    return eqx.combine(spread(all_steps, deal, arrays, steps, key), static)

@@ -25,6 +25,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from scipy.linalg import hadamard
 from scipy.stats import qmc
 
+from simulate import normals
 from simulate.attention import Prompt
 from spectral_ode.problem import Problem
 from spectral_ode.systems.linear.data import directions, shared_task
@@ -90,16 +91,16 @@ class Sampler(eqx.Module):
             tuple(problem.factor(context) for context in contexts),
         )
 
-    def __call__(self, number: Array | int, sequences: int, *, first: Array | int = 0) -> Prompts:
-        """Batch `number`, whose first sequence is number `first` of its set."""
+    def __call__(self, number: Array | int, sequences: int, *, first: Array | int = 0, row: Array | int = 0) -> Prompts:
+        """Batch `number`, whose first sequence is number `first` of its set; or so many sequences of it from `row` on."""
         d, dtype, context = self.root.shape[0], self.root.dtype, max(self.contexts)
         keys = {name: jax.random.fold_in(key, number) for name, key in self.keys.items()}
-        draws = -(-sequences // self.images.shape[0])
-        x = jax.random.normal(keys["data"], (draws, d, context + 1), dtype)
+        draws, begin = -(-sequences // self.images.shape[0]), row // self.images.shape[0]
+        x = normals.threefry(keys["data"], (draws, d, context + 1), dtype, begin)
         if self.even is None:
-            w = jax.random.normal(keys["task"], (draws, d), dtype)
+            w = normals.threefry(keys["task"], (draws, d), dtype, begin)
         else:
-            rows = jax.lax.dynamic_slice_in_dim(self.even, number * draws, draws)
+            rows = jax.lax.dynamic_slice_in_dim(self.even, first // self.images.shape[0], draws)
             w, x = rows[:, :d], x.at[:, :, -1].set(rows[:, d:])
         w = (w[:, None] * self.images[None]).reshape(-1, d)[:sequences]
         x = (x[:, None] * self.images[None, :, :, None]).reshape(-1, d, context + 1)[:sequences]
@@ -108,7 +109,7 @@ class Sampler(eqx.Module):
         if self.own is not None:
             w = jnp.where((first + jnp.arange(sequences) < self.own)[:, None], w, self.shared[None])
         y = jnp.einsum("sd,sdn->sn", w, x)
-        noise = jax.random.normal(keys["noise"], (draws, context), dtype)
+        noise = normals.threefry(keys["noise"], (draws, context), dtype, begin)
         noise = jnp.repeat(noise, self.images.shape[0], axis=0)[:sequences]
         labels = noise if self.blind else y[:, :-1] + self.noise * noise
         whole = jnp.concatenate([x, jnp.pad(labels, ((0, 0), (0, 1)))[:, None]], axis=1)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from spectral_ode.problem import BadInput as BadInput
     from spectral_ode.problem import Problem as Problem
     from spectral_ode.runtime import configure as configure
+    from spectral_ode.sensitivities import sensitivity as sensitivity
     from spectral_ode.system import AbstractSystem as AbstractSystem
     from spectral_ode.trajectory import Trajectory as Trajectory
     from spectral_ode.weights import draw as draw
@@ -28,6 +29,7 @@ _HOME = {
     "configure": "runtime",
     "draw": "weights",
     "load": "document",
+    "sensitivity": "sensitivities",
     "solve": "integrate",
     "solve_problem": "integrate",
 }
@@ -41,6 +43,7 @@ __all__ = [
     "configure",
     "draw",
     "load",
+    "sensitivity",
     "solve",
     "solve_problem",
     "systems",

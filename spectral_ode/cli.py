@@ -1,4 +1,6 @@
-"""The command line: `python -m spectral_ode run | replay | compare | list`. Parsing needs no jax; the work is imported when there is work.
+"""The command line: `python -m spectral_ode run | sweep | sensitivity | replay | compare | list`.
+
+Parsing needs no jax; the work is imported when there is work.
 
 Exit code 0: every verdict holds (or none could be given, and why is said); 1: one does not, or a solve failed; 2: bad input, told in one
 sentence.
@@ -13,7 +15,7 @@ import typing
 from collections.abc import Iterable
 from typing import Any
 
-from spectral_ode import document, flags, systems
+from spectral_ode import cluster, document, flags, systems
 from spectral_ode.document import nearest
 from spectral_ode.problem import BadInput, Problem, Training
 
@@ -27,7 +29,8 @@ def main(arguments: list[str] | None = None) -> int:
     except BadInput as error:
         if debug:
             raise
-        print(f"spectral_ode: {error}", file=sys.stderr)
+        if cluster.first():
+            print(f"spectral_ode: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("\nspectral_ode: interrupted; nothing half-written was left behind", file=sys.stderr)
@@ -48,7 +51,7 @@ def _dispatch(words: list[str]) -> int:
         if not wrong.startswith("-"):
             raise BadInput(f"{wrong!r} is one word too many" + ("; presets go before the flags" if options.command == "run" else ""))
         raise BadInput(f"unknown flag {wrong}; {nearest(wrong, known)}")
-    commands = {"list": _list, "run": _run, "replay": _replay, "compare": _compare}
+    commands = {"list": _list, "run": _run, "sweep": _sweep, "sensitivity": _sensitivity, "replay": _replay, "compare": _compare}
     if options.command in commands:
         return commands[options.command](options)
     parser.print_help()
@@ -83,16 +86,53 @@ def _run(options: argparse.Namespace) -> int:
     seeds = {f"seed__{name}": options.seed for name in ("start", "task", "data", "noise")}
     sources = options.presets or document.headlines()
     problems = [_problem(source, options, training__dtype=options.dtype, **seeds) for source in sources]
+    scale = cluster.read(options)
     if options.dry_run:
         for _, problem in problems:
             print(document.to_toml(problem), end="")
         return 0
     from spectral_ode import run  # heavy from here on: only when there is work
 
+    cluster.join(scale)
     talk = _begin(options)
     for _, problem in problems:
         systems.load(problem.system).from_problem(problem)  # a mistake in the last problem is told before the first one is worked on
-    return _answer(options, (run.carry_out(name, problem, options.out, talk=talk) for name, problem in problems))
+    return _answer(options, (run.carry_out(name, problem, options.out, talk=talk, scale=scale) for name, problem in problems))
+
+
+def _sweep(options: argparse.Namespace) -> int:
+    name, problem = _problem(options.preset, options)
+    from spectral_ode.sweep import axes, command
+
+    counts = {flag: _count(f"--{flag}", getattr(options, flag.replace("-", "_"))) for flag in ("sample", "sample-seed", "seeds")}
+    if options.rung:
+        _choice("--rung", options.rung, ("population", "reduced", "training"))
+    _choice("--store", options.store, ("npz", "zarr"))
+    memory = command.memory_of(options.memory)
+    problem = document.override(problem, {"runs": 1})
+    over = tuple(axes.axis(problem, text) for text in options.over)
+    sampled = counts["sample"] or (0 if any(axis.law for axis in over) else 1)
+    plan = axes.Plan(problem, over, sampled, counts["sample-seed"], counts["seeds"])
+    if options.dry_run:
+        print(f"{plan.size} members")
+        return 0
+    talk = _begin(options)
+    request = command.Request(options.rung, options.keep, options.show, memory, options.store == "zarr")
+    return _answer(options, [command.carry_out(name, plan, request, options.out, talk=talk)])
+
+
+def _sensitivity(options: argparse.Namespace) -> int:
+    name, problem = _problem(options.preset, options)
+    if options.rung:
+        _choice("--rung", options.rung, ("population", "reduced"))
+    at = None if options.at is None else tuple(_number("--at", part) for part in options.at.split(","))
+    to = tuple(dict.fromkeys(field.replace("-", "_") for field in options.to))
+    talk = _begin(options)
+    from spectral_ode import differentiate
+
+    return _answer(
+        options, [differentiate.carry_out(name, problem, tuple(options.of), to, options.out, at=at, rung=options.rung, talk=talk)]
+    )
 
 
 def _replay(options: argparse.Namespace) -> int:
@@ -125,14 +165,14 @@ def _begin(options: argparse.Namespace) -> bool:
     """Check the output folder, set up jax, and say whether to talk."""
     from spectral_ode import run, runtime
 
-    run.writable(options.out)
     runtime.configure()
-    return not (options.quiet or options.json)
+    cluster.agree(lambda: run.writable(options.out))
+    return cluster.first() and not (options.quiet or options.json)
 
 
 def _answer(options: argparse.Namespace, made: Iterable[dict[str, Any]]) -> int:
     reports = list(made)
-    if options.json:
+    if options.json and cluster.first():
         print(json.dumps(reports if len(reports) > 1 else reports[0], indent=1))
     return 1 if any(report["ok"] is False for report in reports) else 0
 
@@ -145,6 +185,12 @@ def _number(flag: str, text: str) -> float:
     if not (math.isfinite(value) and value > 0):
         raise BadInput(f"{flag} is {text!r}, but it must be a positive number")
     return value
+
+
+def _count(flag: str, text: str) -> int:
+    if not text.isdecimal() or len(text) > 9:
+        raise BadInput(f"{flag} is {text!r}, but it must be a whole number")
+    return int(text)
 
 
 def _choice(flag: str, word: str, allowed: tuple[str, ...]) -> None:

@@ -68,25 +68,30 @@ def _leaves() -> Iterator[Field]:
             yield Field(f"{entry.name}.{name}", hint, inner.default, inner.metadata["doc"], only)
 
 
+@functools.cache
+def known() -> dict[str, Field]:
+    """Every field of a problem by its name."""
+    return {leaf.name: leaf for leaf in leaves()}
+
+
 def override(problem: Problem, values: dict[str, Any]) -> Problem:
     """The problem with some fields changed, by dotted names; values may be text, as flags give them, or typed, as TOML does.
 
     A section that changes its kind keeps what was set and the two kinds have in common.
     """
-    known = {leaf.name: leaf for leaf in leaves()}
     nested: dict[str, Any] = {}
     for name, value in values.items():
-        if name not in known:
-            raise BadInput(f"unknown key {name!r}; {nearest(name, list(known))}")
+        if name not in known():
+            raise BadInput(f"unknown key {name!r}; {nearest(name, list(known()))}")
         section, _, rest = name.rpartition(".")
-        nested.setdefault(section, {})[rest] = coerce(known[name], value)
+        nested.setdefault(section, {})[rest] = coerce(known()[name], value)
     top = nested.pop("", {})
     task = _kind(problem, "task", nested.get("task", {}))
     if task is not type(problem.task):  # sections whose kind was not asked for follow the kind of the task
         for section, classes in COMPANIONS[task].items():
             nested[section] = {"kind": classes[0].kind} | nested.get(section, {})
     # Sections are exchanged together with the top level, so that checks across sections see the final values only.
-    return replace(problem, **top, **{section: _section(problem, section, changes, known) for section, changes in nested.items()})
+    return replace(problem, **top, **{section: _section(problem, section, changes) for section, changes in nested.items()})
 
 
 def _kind(problem: Problem, section: str, changes: dict[str, Any]) -> type:
@@ -95,15 +100,17 @@ def _kind(problem: Problem, section: str, changes: dict[str, Any]) -> type:
     return sections()[section].get(changes.get("kind", getattr(now, "kind", "")), type(now))
 
 
-def _section(problem: Problem, section: str, changes: dict[str, Any], known: dict[str, Field]) -> Any:
+def _section(problem: Problem, section: str, changes: dict[str, Any]) -> Any:
     now, option = getattr(problem, section), _kind(problem, section, changes)
     names = {entry.name for entry in fields(option)}
     for name in changes:
         if name not in names:
-            belongs = ", ".join(known[f"{section}.{name}"].kinds)
+            belongs = ", ".join(known()[f"{section}.{name}"].kinds)
             raise BadInput(f"{section}.{name} belongs to {section}.kind {belongs}, but the kind is {getattr(option, 'kind', '')}")
     hints = _hints(option)  # a field of one name may allow other words in another kind
-    fitting = lambda values: {name: coerce(known[f"{section}.{name}"]._replace(type=hints[name]), value) for name, value in values.items()}
+    fitting = lambda values: {
+        name: coerce(known()[f"{section}.{name}"]._replace(type=hints[name]), value) for name, value in values.items()
+    }
     if option is type(now):
         return replace(now, **fitting(changes))
     kept = {entry.name: value for entry in fields(now) if entry.name in names and (value := getattr(now, entry.name)) != entry.default}

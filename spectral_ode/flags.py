@@ -4,11 +4,11 @@ import argparse
 import typing
 from typing import NoReturn
 
-from spectral_ode import document
+from spectral_ode import cluster, document
 from spectral_ode.problem import BadInput
 
 DESCRIPTION = "One problem, answered twice: the reduced ODEs of a paper and the trained network, overlaid and checked."
-COMMANDS = ("run", "replay", "compare", "list")
+COMMANDS = ("run", "sweep", "sensitivity", "replay", "compare", "list")
 
 
 class Parser(argparse.ArgumentParser):
@@ -57,6 +57,25 @@ def parser() -> argparse.ArgumentParser:
             "Any field of the problem can be set by its flag; the defaults shown are those of a problem without a preset.",
         )
     )
+    _sweep(
+        command(
+            "sweep",
+            "solve a problem over grids and samples of its fields and over seeds",
+            "PRESET --over FIELD=VALUES [--over ...] [--sample N] [--seeds N] [--rung RUNG] [--FIELD VALUE ...]",
+            "Solve the theory of a problem (or train it) over a grid of values, random samples and seeds. VALUES are a list a,b,c, or "
+            "linspace:a,b,n, logspace:a,b,n, range:first,last,step; or, with --sample, uniform:a,b, loguniform:a,b. A sweep that was "
+            "stopped goes on where it was when it is started again.",
+        )
+    )
+    _sensitivity(
+        command(
+            "sensitivity",
+            "derivatives of phase times and observables to the numbers of a problem",
+            "PRESET --of NAME --to FIELD [--to ...] [--at TIMES] [--rung RUNG] [--FIELD VALUE ...]",
+            "Exact derivatives of a phase time (such as half-2) or of an observable at given times to fields of the problem, through the "
+            "solve; --to weights: to all initial weights at once.",
+        )
+    )
     _replay(
         command(
             "replay",
@@ -86,7 +105,36 @@ def _run(run: argparse.ArgumentParser) -> None:
     run.add_argument("--seed", metavar="INT", help="all four seeds at once")
     run.add_argument("--dtype", metavar="TYPE", help="float type of the training, the same as --training.dtype")
     run.add_argument("--dry-run", action="store_true", help="print the resolved problem as TOML and stop")
+    cluster.flags(run)
     _fields(run)
+
+
+def _sweep(sweep: argparse.ArgumentParser) -> None:
+    sweep.add_argument("preset", metavar="PRESET", help="preset by name or problem as .toml file")
+    sweep.add_argument("--over", metavar="FIELD=VALUES", action="append", default=[], help="an axis; several make a grid")
+    sweep.add_argument("--sample", metavar="N", default="0", help="how often the random axes are drawn")
+    sweep.add_argument("--sample-seed", metavar="INT", default="0", help="seed of these draws (default: 0)")
+    sweep.add_argument("--seeds", metavar="N", default="1", help="seeds of every problem: all four seeds plus 0 to N-1 (default: 1)")
+    sweep.add_argument(
+        "--rung", metavar="population|reduced|training", help="what is solved (default: the population flow, or else the reduced ODE)"
+    )
+    sweep.add_argument("--show", metavar="NAME", help="a phase such as half-1, or final-loss, for pictures and fits (default: half-1)")
+    sweep.add_argument("--keep", metavar="NAMES", help="observables that are written, comma separated, or all (default: all but matrices)")
+    sweep.add_argument("--memory", metavar="AMOUNT", default="2GB", help="bound on the memory of the process (default: 2GB)")
+    sweep.add_argument("--store", metavar="npz|zarr", default="npz", help="files for the observables (default: npz)")
+    sweep.add_argument("--dry-run", action="store_true", help="say how many members there are and stop")
+    _fields(sweep)
+
+
+def _sensitivity(sensitivity: argparse.ArgumentParser) -> None:
+    sensitivity.add_argument("preset", metavar="PRESET", help="preset by name or problem as .toml file")
+    sensitivity.add_argument("--of", metavar="NAME", action="append", required=True, help="a phase, such as half-2, or an observable")
+    sensitivity.add_argument("--to", metavar="FIELD", action="append", required=True, help="a field of numbers, or weights")
+    sensitivity.add_argument("--at", metavar="TIMES", help="flow times of an observable, comma separated (default: the end)")
+    sensitivity.add_argument(
+        "--rung", metavar="population|reduced", help="which flow (default: the population flow, or else the reduced ODE)"
+    )
+    _fields(sensitivity)
 
 
 def _replay(replay: argparse.ArgumentParser) -> None:

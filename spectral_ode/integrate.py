@@ -110,21 +110,9 @@ def _integrate(system, state, times, rtol, atol, solver, max_steps, steady):
         past = jnp.asarray([value > 0 for value in system.phases(system.observe(y)).values()])
         return jnp.all(past) & (largest(system.vector_field(t, y)) < STEADY * largest(y))
 
-    solution = diffrax.diffeqsolve(
-        term,
-        method,
-        t0=times[0],
-        t1=times[-1],
-        dt0=None,
-        y0=state,
-        saveat=diffrax.SaveAt(ts=times),
-        # Saved times are stepped to: between its steps a solver interpolates at a lower order than it steps, ten to hundred times rtol off.
-        stepsize_controller=diffrax.ClipStepSizeController(controller, step_ts=times),
-        max_steps=max_steps,
-        event=diffrax.Event(settled) if steady else None,
-        throw=False,
-    )
-    assert solution.ys is not None
+    # Saved times are stepped to: between its steps a solver interpolates at a lower order than it steps, ten to hundred times rtol off.
+    clipped = diffrax.ClipStepSizeController(controller, step_ts=times)
+    solution = course(term, method, clipped, state, times, max_steps=max_steps, event=diffrax.Event(settled) if steady else None)
     # Under tracing the arrays keep their length: a state that is no longer integrated holds its last value.
     states, reached = _held(solution.ys, times.size)
     observables, seen = _held(jax.vmap(system.observe)(states), times.size)
@@ -140,6 +128,25 @@ def _held(tree, length: int):
     reached = jnp.sum(jnp.cumprod(finite))
     index = jnp.minimum(jnp.arange(length), jnp.maximum(reached - 1, 0))
     return jax.tree.map(lambda leaf: leaf[index], tree), reached
+
+
+def course(term, method, controller, state, times, *, max_steps: int, **more: Any) -> diffrax.Solution:
+    """States at `times`, from `state` at the first of them; failure is a value."""
+    solution = diffrax.diffeqsolve(
+        term,
+        method,
+        t0=times[0],
+        t1=times[-1],
+        dt0=None,
+        y0=state,
+        saveat=diffrax.SaveAt(ts=times),
+        stepsize_controller=controller,
+        max_steps=max_steps,
+        throw=False,
+        **more,
+    )
+    assert solution.ys is not None
+    return solution
 
 
 def _locate(system, term, method, controller, times, states, observables, max_steps) -> dict[str, Float[Array, ""]]:

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from spectral_ode import document
+from spectral_ode import cluster, document
 from spectral_ode.folder import whole
 from spectral_ode.problem import BadInput, Problem
 
@@ -31,7 +31,7 @@ def writable(out: str) -> None:
         raise BadInput(f"the output folder {out} cannot be written ({error.strerror}); choose another with --out") from None
 
 
-def carry_out(name: str, problem: Problem, out: str, *, talk: bool) -> dict[str, Any]:
+def carry_out(name: str, problem: Problem, out: str, *, talk: bool, scale: cluster.Scale = cluster.Scale()) -> dict[str, Any]:  # noqa: B008
     """Answer a problem on every rung, judge it, write its folder, and return the report."""
     progress = Terminal(talk and sys.stderr.isatty())
     begun = time.perf_counter()
@@ -39,13 +39,16 @@ def carry_out(name: str, problem: Problem, out: str, *, talk: bool) -> dict[str,
     from figures import overlay, style
     from validate import charts, check, page, perform, report, store
 
+    training = scale.training(name, problem, out, talk=talk, wipe=progress.close)
     try:
-        experiment = perform(problem, progress)
+        experiment = perform(problem, progress, **training)
         progress.stage("claims")
         verdicts = check(experiment)
         progress.stage("picture")
         folder = Path(out) / f"{name}-{document.identity(problem)}"
         summary: dict[str, Any] = report.summarize(name, experiment, verdicts) | {"folder": str(folder)}
+        if not cluster.first():
+            return summary
         with whole(folder) as aside:
             (aside / "problem.toml").write_text(document.to_toml(problem), encoding="utf-8")
             store.write(experiment, aside)
@@ -53,6 +56,7 @@ def carry_out(name: str, problem: Problem, out: str, *, talk: bool) -> dict[str,
             summary["seconds"]["imports, claims, picture"] = time.perf_counter() - begun - sum(summary["seconds"].values())
             (aside / "report.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
             (aside / "report.html").write_text(page.experiment(summary, charts.picture(experiment)), encoding="utf-8")
+        training["keep"].clear()
     finally:
         progress.close()
     if talk:

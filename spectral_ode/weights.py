@@ -158,8 +158,8 @@ def _factors(start: DecomposableStart, task: MultiTask, H: int, e: int, keys: Ke
     I, s = len(task.dimensions), start.scale * task.context**-0.75
     preferred = jnp.asarray(start.preferred or [1 + i % H for i in range(I)]) - 1
     boost = jnp.where(preferred[None] == jnp.arange(H)[:, None], start.boost, 1.0)
-    v = s * boost if start.mu is None else math.sqrt(start.mu) / start.boost * boost
-    k = jnp.full((H, I), s if start.omega is None else math.sqrt(start.omega * math.sqrt(e)))
+    v = s * boost if start.mu is None else jnp.sqrt(start.mu) / start.boost * boost
+    k = jnp.full((H, I), s if start.omega is None else jnp.sqrt(start.omega * math.sqrt(e)))
     spread = lambda key: jnp.exp(start.spread * jax.random.normal(key, (H, I)))
     v, k = v * spread(keys[0]), k * spread(keys[1])
     # o v = v^2 and o^2 - v^2 = imbalance: o = v e^a, v -> v e^-a with 2 v^2 sinh(2 a) = imbalance.

@@ -8,8 +8,8 @@ import pytest
 from close import assert_close
 from scipy import stats
 
-from simulate import episodes
 from simulate.episodes import Contexts
+from simulate.normals import NORMALS, box_muller, words
 
 SIGMAS = 5  # a right generator fails one of the about 60 bounds below with probability 4e-5, and keys are fixed
 
@@ -24,7 +24,7 @@ def correlation(one, two) -> float:
     return np.mean(one * two) / np.sqrt(np.mean(one**2) * np.mean(two**2)) * np.sqrt(one.size)
 
 
-@pytest.fixture(params=episodes.NORMALS, scope="module")
+@pytest.fixture(params=NORMALS, scope="module")
 def normals(request):
     """Three million numbers, as a chunk of contexts has them."""
     sampler = Contexts.build((10, 20), 100, jax.random.key(1), normals=request.param)
@@ -63,7 +63,7 @@ def test_neighbors_and_partners_are_independent(normals):
 
 def test_words_are_those_of_jax():
     key, shape = jax.random.key(11), (3, 5, 2)
-    ours = episodes.threefry(key, shape)
+    ours = words(key, shape)
     counter = jnp.concatenate([jnp.zeros(30, jnp.uint32), jnp.arange(30, dtype=jnp.uint32)])
     theirs = jax.extend.random.threefry_2x32(jax.random.key_data(key), counter).reshape(2, *shape)
     assert np.array_equal(jnp.stack(ours), theirs)
@@ -71,9 +71,9 @@ def test_words_are_those_of_jax():
 
 def test_box_muller_is_accurate_in_float32():
     key, shape = jax.random.key(2), (50, 40, 50)
-    found = np.asarray(episodes.box_muller(key, shape), np.float64)
-    assert_close(found, episodes.box_muller(key, shape, jnp.float64), rtol=0)
-    a, b = (np.asarray(word, np.float64) for word in episodes.threefry(key, (50, 20, 50)))
+    found = np.asarray(box_muller(key, shape), np.float64)
+    assert_close(found, box_muller(key, shape, jnp.float64), rtol=0)
+    a, b = (np.asarray(word, np.float64) for word in words(key, (50, 20, 50)))
     r, quarter = np.sqrt(-2 * np.log((a + 0.5) / 2**32)), np.mod(b, 2**30)
     angle = np.where(quarter < 2**29, quarter, quarter - 2**30) * np.pi / 2**31
     near, far = np.cos(angle), np.sin(angle)
@@ -99,7 +99,7 @@ def test_a_chunk_is_a_function_of_its_numbers():
     assert_close(many[1], one.x)
 
 
-@pytest.mark.parametrize("normals", episodes.NORMALS)
+@pytest.mark.parametrize("normals", NORMALS)
 def test_labels_follow_the_model(normals):
     batch = build(normals=normals)(0, 0, 20_000, 2)
     x, g, q = (np.asarray(part) for part in (batch.x, batch.g, batch.q))

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import equinox as eqx
 import jax
@@ -52,8 +52,11 @@ class Progress(Protocol):
         """Training has got this far."""
 
 
-def perform(problem: Problem, progress: Progress | None = None, *, train: bool = True) -> Experiment:
-    """Answer a problem on every rung that applies; each run's theory starts from that run's own weights. `train=False`: theory only."""
+def perform(problem: Problem, progress: Progress | None = None, *, train: bool = True, **scale: Any) -> Experiment:
+    """Answer a problem on every rung that applies; each run's theory starts from that run's own weights. `train=False`: theory only.
+
+    `scale` is told to `simulate.train`: devices, microbatch, memory, checkpoints.
+    """
     system = systems.load(problem.system).from_problem(problem)
     starts = [weights.draw(problem, run=run) for run in range(problem.runs)]
     rungs, forecast, states, seconds = {}, {}, [], {}
@@ -71,10 +74,10 @@ def perform(problem: Problem, progress: Progress | None = None, *, train: bool =
             rungs[TIGHTER] = _solve(flow, problem, begin, rtol=tighter, atol=problem.atol * tighter / problem.solver.rtol)
     if train:
         with _stage("training", progress, seconds):
-            rungs["training"] = simulate.train(problem, progress=progress.training if progress else None)
+            rungs["training"] = simulate.train(problem, progress=progress.training if progress else None, **scale)
         if problem.training.kind == "sequences" and problem.training.twin:
             with _stage("equivalent network", progress, seconds):
-                rungs["network"] = simulate.train(problem, model=networks.twin_of(problem.attention.kind))
+                rungs["network"] = simulate.train(problem, model=networks.twin_of(problem.attention.kind), **scale)
     origin = runtime.provenance(problem)
     rungs = {name: rung.with_provenance(rung=name, **origin) for name, rung in rungs.items()}
     return Experiment(problem, system, rungs, forecast, states, seconds)

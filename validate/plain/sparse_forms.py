@@ -135,7 +135,7 @@ def risks(problem: Problem) -> dict[str, Form]:
     flow = lambda mean, v: normal(lambda r: (r * (1 - np.exp(-(r**2) * tau)) - mean) ** 2, mean, v)
     soft = lambda mean, v, lam: normal(lambda r: (np.sign(r) * max(abs(r) - lam, 0.0) - mean) ** 2, mean, v)
     law = Law(7, 2, 9, 0.7)
-    level = law.sigma**2 / law.n
+    level = float(law.sigma**2 / law.n)
     cut = np.sqrt(2 * level * np.log(7))
     shrink = least(lambda rho: 2 * (1 - rho) ** 2 + rho**2 * 7 * level, 0.0, 1.0)[1]
     time = jnp.asarray([0.0, 1.0, 2.5, 4.0])

@@ -147,65 +147,67 @@ class Blocks(AbstractReduction):
 
 def population_moments(problem: Problem, share: float, contexts: tuple[int, ...]) -> Moments:
     """Exact moments of the law in which a share of the sequences has its own task, averaged over context lengths."""
-    lam, sig, basis = (np.asarray(part) for part in directions(problem))
-    covariance, w0 = basis * lam @ basis.T, np.asarray(shared_task(problem))
-    noise, d = problem.task.noise**2, lam.size
-    laws = []  # probability, Gamma, w
+    lam, sig, basis = directions(problem)
+    covariance, w0, noise = basis * lam[None] @ basis.T, shared_task(problem), jnp.asarray(problem.task.noise, float) ** 2
+    laws = []  # probabilities, Gammas and tasks, each along a first axis
     if share > 0:
         nodes, weights = np.polynomial.hermite_e.hermegauss(3)
-        weights = weights / weights.sum()
-        for index in itertools.product(range(3), repeat=d):
-            w = basis @ (np.sqrt(sig) * nodes[list(index)])
-            laws.append((share * np.prod(weights[list(index)]), _token_covariance(covariance, w, noise), w))
+        index = np.asarray(list(itertools.product(range(3), repeat=lam.size)))
+        tasks = (jnp.sqrt(sig)[None] * nodes[index]) @ basis.T
+        laws.append((share * np.prod((weights / weights.sum())[index], axis=1), _token_covariance(covariance, tasks, noise), tasks))
     if 0 < share < 1:
-        laws.append((1 - share, _token_covariance(covariance, w0, noise), w0))
+        laws.append((np.asarray([1 - share]), _token_covariance(covariance, w0[None], noise), w0[None]))
     if share == 0:
-        laws.append((1.0, _token_covariance(covariance, np.zeros(d), 1.0), w0))
+        laws.append((np.ones(1), _token_covariance(covariance, jnp.zeros((1, lam.size)), jnp.ones(())), w0[None]))
     lengths = [(n, problem.factor(n)) for n in contexts]
-    return _assemble(laws, lengths, covariance)
+    weight, Gamma, w = (jnp.concatenate(part) for part in zip(*laws, strict=True))
+    return _assemble(weight, Gamma, w, lengths, covariance)
 
 
-def _token_covariance(covariance: np.ndarray, w: np.ndarray, noise: float) -> np.ndarray:
-    cross = covariance @ w
-    return np.block([[covariance, cross[:, None]], [cross[None], np.array([[w @ cross + noise]])]])
+def _token_covariance(covariance: Float[Array, "d d"], w: Float[Array, "laws d"], noise: Float[Array, ""]) -> Float[Array, "laws e e"]:
+    """Gamma of each task."""
+    cross = w @ covariance
+    label = jnp.sum(w * cross, axis=1) + noise
+    top = jnp.concatenate([jnp.broadcast_to(covariance[None], (w.shape[0], *covariance.shape)), cross[:, :, None]], axis=2)
+    return jnp.concatenate([top, jnp.concatenate([cross, label[:, None]], axis=1)[:, None]], axis=1)
 
 
-def _assemble(laws: list, lengths: list, covariance: np.ndarray) -> Moments:
+@eqx.filter_jit
+def _assemble(
+    weight: Float[Array, " laws"],
+    Gamma: Float[Array, "laws e e"],
+    w: Float[Array, "laws d"],
+    lengths: list,
+    covariance: Float[Array, "d d"],
+) -> Moments:
     """M, b and power from the laws of a token given w, summed over lengths."""
     d = covariance.shape[0]
     e = d + 1
-    one, two, three, four = (np.mean([n**i * f**j for n, f in lengths]) for i, j in ((1, 1), (2, 2), (1, 2), (0, 2)))
-    last = np.mean([f for _, f in lengths])
-    second, third, mean, cross, power = np.zeros((e,) * 4), np.zeros((e, e, d)), np.zeros((e, e)), np.zeros(d), 0.0
-    for weight, Gamma, w in laws:
-        pairs = np.einsum("ac,bd->abcd", Gamma, Gamma) + np.einsum("ad,bc->abcd", Gamma, Gamma)
-        second += weight * (two * np.einsum("ab,cd->abcd", Gamma, Gamma) + three * pairs)
-        third += weight * one * np.einsum("ab,c->abc", Gamma, covariance @ w)
-        mean += weight * Gamma
-        cross += weight * w
-        power += weight * w @ covariance @ w
-    pad = lambda tensor, axes: np.pad(tensor, [(0, 1 if axis in axes else 0) for axis in range(tensor.ndim)])
+    one, two, three, four = (float(np.mean([n**i * f**j for n, f in lengths])) for i, j in ((1, 1), (2, 2), (1, 2), (0, 2)))
+    last = float(np.mean([f for _, f in lengths]))
+    product = jnp.einsum("l,lab,lcd->abcd", weight, Gamma, Gamma)
+    second = two * product + three * (jnp.einsum("acbd->abcd", product) + jnp.einsum("adbc->abcd", product))
+    third = one * jnp.einsum("l,lab,lc->abc", weight, Gamma, w @ covariance)
+    mean, cross = jnp.einsum("l,lab->ab", weight, Gamma), weight @ w
+    power = jnp.sum(weight * jnp.sum(w * (w @ covariance), axis=1))
+    pad = lambda tensor, axes: jnp.pad(tensor, [(0, 1 if axis in axes else 0) for axis in range(tensor.ndim)])
     fourth, sixth = _gaussian(covariance, 4), _gaussian(covariance, 6)  # moments of x_q; the entry of its label is zero
     fourth_q, sixth_q = pad(fourth, (0, 1)), pad(sixth, (0, 1, 2, 3))
-    M = np.einsum("abgh,cf->abcghf", second, covariance)
-    M += three * (np.einsum("ab,ghcf->abcghf", mean, fourth_q) + np.einsum("gh,abcf->abcghf", mean, fourth_q))
-    M += four * np.einsum("abghcf->abcghf", sixth_q)
-    b = third + last * np.einsum("abcf,f->abc", fourth_q, cross)
+    M = jnp.einsum("abgh,cf->abcghf", second, covariance)
+    M += three * (jnp.einsum("ab,ghcf->abcghf", mean, fourth_q) + jnp.einsum("gh,abcf->abcghf", mean, fourth_q))
+    M += four * jnp.einsum("abghcf->abcghf", sixth_q)
+    b = third + last * jnp.einsum("abcf,f->abc", fourth_q, cross)
     i, j = np.triu_indices(e)
     size = i.size * d
-    return Moments(
-        jnp.asarray(M[i, j][:, :, i, j].reshape(size, size)),
-        jnp.asarray(b[i, j].reshape(size)),
-        jnp.asarray(power),
-    )
+    return Moments(M[i, j][:, :, i, j].reshape(size, size), b[i, j].reshape(size), power)
 
 
-def _gaussian(covariance: np.ndarray, order: int) -> np.ndarray:
+def _gaussian(covariance: Float[Array | np.ndarray, "d d"], order: int) -> Array:
     """E[x_i x_j ...] of the given even order, by pairing the first index with each other one."""
     if order == 2:
-        return covariance
+        return jnp.asarray(covariance)
     lower, total = _gaussian(covariance, order - 2), 0.0
     for partner in range(1, order):
-        product = np.multiply.outer(covariance, lower)  # axes: first, partner, the rest in order
-        total = total + np.moveaxis(product, 1, partner)
-    return np.asarray(total)
+        product = jnp.multiply.outer(covariance, lower)  # axes: first, partner, the rest in order
+        total = total + jnp.moveaxis(product, 1, partner)
+    return jnp.asarray(total)

@@ -103,10 +103,10 @@ class Statistics(eqx.Module):
 
 def directions(problem: Problem) -> tuple[Float[Array, " d"], Float[Array, " d"], Float[Array, "d d"]]:
     """Token variances, task variances and eigenvectors of a problem, by falling rate lam^2 sig."""
-    spectrum = np.asarray(problem.regression.spectrum, float)
-    prior = np.broadcast_to(np.asarray(problem.regression.prior, float), spectrum.shape)
-    order = np.argsort(-(spectrum**2 * prior), kind="stable")
-    return jnp.asarray(spectrum[order]), jnp.asarray(prior[order]), rotation(problem.regression.rotation, spectrum.size)
+    spectrum = jnp.asarray(problem.regression.spectrum, float)
+    prior = jnp.broadcast_to(jnp.asarray(problem.regression.prior, float), spectrum.shape)
+    order = jnp.argsort(-(spectrum**2 * prior), stable=True)
+    return spectrum[order], prior[order], rotation(problem.regression.rotation, spectrum.size)
 
 
 def rotation(seed: int, d: int) -> Float[Array, "d d"]:

@@ -118,7 +118,7 @@ def tasks_of(problem: Problem, context: int | None = None) -> Tasks:
     assert isinstance(task, MultiTask)
     assert isinstance(attention, FullHeads)
     d = np.asarray(task.dimensions, float)
-    return Tasks(d=d, S=d * np.asarray(task.signals), sigma2=task.noise**2, L=context or task.context, d_e=attention.width(task))
+    return Tasks(d=d, S=d * jnp.asarray(task.signals, float), sigma2=task.noise**2, L=context or task.context, d_e=attention.width(task))
 
 
 def finite(tasks: Tasks, dimensions: tuple[int, ...]) -> FiniteOrder:

@@ -14,18 +14,18 @@ where $m_k = E w^k$ of a non-zero coefficient, $T_1$ has the other $s - 1$ coeff
 import math
 from typing import NamedTuple
 
-from spectral_ode.systems.sparse.data import Law
+from spectral_ode.systems.sparse.data import Law, Number
 
 
 class Correlations(NamedTuple):
     """A, B and C of one coordinate; w = kappa r^3 has risk A - 2 kappa B + kappa^2 C, least at kappa = B/C."""
 
     A: float
-    B: float
-    C: float
+    B: Number
+    C: Number
 
     @property
-    def best(self) -> float:
+    def best(self) -> Number:
         """kappa* = B/C."""
         return self.B / self.C
 

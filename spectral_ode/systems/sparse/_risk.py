@@ -20,9 +20,7 @@ import jax.numpy as jnp
 from jax.scipy.stats import norm
 from jaxtyping import Array, Float
 
-from spectral_ode.systems.sparse.data import Law
-
-Number = Float[Array, ""] | float
+from spectral_ode.systems.sparse.data import Law, Number
 
 
 def _tilted(a: Float[Array, " time"], beta: Number, v: Number) -> tuple[Float[Array, " time"], Float[Array, " time"]]:
@@ -43,7 +41,7 @@ def orthogonal(tau: Float[Array, " time"], law: Law) -> Float[Array, " time"]:
     return law.s * coordinate(tau, 1.0, law.v) + (law.d - law.s) * coordinate(tau, 0.0, law.v)
 
 
-def shrinkage(law: Law) -> float:
+def shrinkage(law: Law) -> Number:
     """Best risk of all estimators rho r in an orthogonal design: gradient descent at its best time, ridge at its best penalty."""
     return law.W2 * law.d * law.v / (law.W2 + law.d * law.v)
 
@@ -63,7 +61,7 @@ def lasso(law: Law) -> Float[Array, ""]:
     return law.s * threshold_risk(1.0, law.v, lam) + (law.d - law.s) * threshold_risk(0.0, law.v, lam)
 
 
-def window(law: Law, *, beta: float = 1.0) -> tuple[float, float]:
+def window(law: Law, *, beta: float = 1.0) -> tuple[Number, Number]:
     """Flow times between which to stop: the support is learned, the others have not moved."""
     return 1 / beta**2, law.n / (law.W2 + law.sigma**2)
 

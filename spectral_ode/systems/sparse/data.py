@@ -18,6 +18,8 @@ from spectral_ode.problem import Problem
 from spectral_ode.sections.sparse import SparseRegression
 from spectral_ode.system import require_task
 
+Number = float | Float[Array, ""]  # an array where it is traced
+
 
 class Moments(eqx.Module):
     """What linear algorithms see of a context: S = X^T X/n and r = X^T y/n."""
@@ -45,7 +47,7 @@ class Law(eqx.Module):
     d: int = eqx.field(static=True)
     s: int = eqx.field(static=True)
     n: int = eqx.field(static=True)
-    sigma: float = eqx.field(static=True, default=0.5)
+    sigma: Number = 0.5
     coefficients: str = eqx.field(static=True, default="signs")
 
     @property
@@ -54,7 +56,7 @@ class Law(eqx.Module):
         return float(self.s)
 
     @property
-    def v(self) -> float:
+    def v(self) -> Number:
         """sigma^2/n."""
         return self.sigma**2 / self.n
 
@@ -79,15 +81,15 @@ class Law(eqx.Module):
         w, x = self.task(task, dtype), jax.random.normal(tokens, (self.n, self.d), dtype)
         return Sample(x, x @ w + self.sigma * jax.random.normal(noise, (self.n,), dtype), w)
 
-    def samples(self, key: PRNGKeyArray, count: int, dtype: DTypeLike = float) -> Sample:
-        """Independent tasks, along a leading axis."""
-        return jax.vmap(lambda key: self.sample(key, dtype))(jax.random.split(key, count))
+    def samples(self, key: PRNGKeyArray, count: int, dtype: DTypeLike = float, first: Array | int = 0) -> Sample:
+        """Independent tasks, along a leading axis, from number `first` of all that the key has."""
+        return jax.vmap(lambda number: self.sample(jax.random.fold_in(key, number), dtype))(first + jnp.arange(count))
 
     def power(self, degree: int) -> float:
         """E w^degree of a non-zero coefficient, for an even degree."""
         return 1.0 if self.coefficients == "signs" else float(math.prod(range(1, degree, 2)))
 
-    def square(self, count: int, degree: int) -> float:
+    def square(self, count: int, degree: int) -> Number:
         """E T^degree of T = sigma^2 + the squares of `count` coefficients: what else makes a label."""
         chi = lambda k: float(count) ** k if self.coefficients == "signs" else float(math.prod(count + 2 * i for i in range(k)))
         return sum(math.comb(degree, k) * chi(k) * self.sigma ** (2 * (degree - k)) for k in range(degree + 1))

@@ -20,6 +20,7 @@ from typing import ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from spectral_ode import marchenko_pastur
@@ -59,7 +60,7 @@ class Depth(AbstractReduction):
             raise BadInput("system sparse.depth is for training.kind depth or adam, but it is gains; use --system sparse.gains")
         sample = draw(problem, law)
         system = cls(law, sample, jax.vmap(Sample.moments)(sample), jax.vmap(lambda one: _two_groups.block(one, law.s))(sample))
-        if problem.training.kind == "depth":
+        if problem.training.kind == "depth" and not isinstance(sample.y, Tracer):  # a traced problem was checked when it was made
             most = float(system.largest_step())
             if problem.eta >= most:
                 raise BadInput(
