@@ -165,8 +165,8 @@ def _begin(options: argparse.Namespace) -> bool:
     """Check the output folder, set up jax, and say whether to talk."""
     from spectral_ode import run, runtime
 
-    runtime.configure()
     cluster.agree(lambda: run.writable(options.out))
+    runtime.configure()
     return cluster.first() and not (options.quiet or options.json)
 
 

@@ -9,19 +9,18 @@ import contextlib
 import math
 import os
 import re
-import socket
 import sys
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from spectral_ode import document
+from spectral_ode import document, meeting
 from spectral_ode.problem import BadInput, Problem
 
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 _others: list[int] = []  # this process's number, if it is not the first
+_joined: list[bool] = []  # whether there may be others
 
 
 @dataclass(frozen=True)
@@ -113,9 +112,13 @@ def join(scale: Scale) -> None:
     """Meet the other processes, before jax has done anything; raises `BadInput` if they cannot be found."""
     if not scale.distributed:
         return
-    if scale.process:
-        _others[:] = [scale.process]
-        _reach(scale)
+    if scale.coordinator is not None and scale.processes is not None and scale.process is not None:
+        _others[:] = [scale.process] if scale.process else []
+        meeting.meet(scale.coordinator, scale.processes, scale.process, scale.timeout)
+    _joined.append(True)
+    from spectral_ode import runtime
+
+    runtime.configure()
     import jax
 
     jax.config.update("jax_cpu_collectives_implementation", "gloo")
@@ -133,9 +136,7 @@ def join(scale: Scale) -> None:
 
 def agree(check: Callable[[], None]) -> None:
     """A check by the first process, whose `BadInput` all processes raise."""
-    import jax
-
-    if jax.process_count() == 1:
+    if not _joined:
         return check()
     from simulate.mesh import from_first
 
@@ -164,23 +165,6 @@ def _hushed() -> Iterator[None]:
         os.dup2(kept, 1)
         os.close(kept)
         os.close(nowhere)
-
-
-def _reach(scale: Scale) -> None:
-    """Wait until the first process listens."""
-    assert scale.coordinator is not None
-    host, _, port = scale.coordinator.rpartition(":")
-    end = time.monotonic() + scale.timeout
-    while True:
-        try:
-            return socket.create_connection((host.strip("[]"), int(port)), timeout=max(0.1, end - time.monotonic())).close()
-        except OSError as error:
-            if time.monotonic() > end or isinstance(error, socket.gaierror):
-                raise BadInput(
-                    f"--coordinator {scale.coordinator} cannot be reached ({error.strerror or error}); "
-                    "start process 0 there, or raise --timeout"
-                ) from None
-            time.sleep(0.2)
 
 
 def _whole(flag: str, text: str | None, least: int) -> int | None:

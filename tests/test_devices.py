@@ -160,7 +160,7 @@ def _run(*words: str) -> subprocess.Popen:
     [
         (["--distributed"], "found no SLURM, Open MPI or cloud environment"),
         (["--coordinator", "127.0.0.1:9", "--processes", "2", "--process", "1", "--timeout", "1"], ""),
-        (["--coordinator", "127.0.0.1:PORT", "--processes", "2", "--process", "0", "--timeout", "2"], "did not meet within 2 s"),
+        (["--coordinator", "127.0.0.1:PORT", "--processes", "2", "--process", "0", "--timeout", "2"], "process 1 of --processes 2 did not"),
     ],
     ids=["no cluster", "nobody listens", "nobody comes"],
 )

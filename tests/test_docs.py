@@ -18,7 +18,7 @@ import pytest
 
 import figures.__main__ as gallery
 import validate.__main__ as validation
-from spectral_ode import cli, systems, weights
+from spectral_ode import cli, meeting, systems, weights
 from validate import mutate
 
 ROOT = Path(__file__).parent.parent
@@ -85,8 +85,9 @@ def test_a_page_runs_from_its_top_to_its_end(page, folder, monkeypatch):
             (folder / title[1]).parent.mkdir(exist_ok=True)
             (folder / title[1]).write_text(content, encoding="utf-8")
         elif language == "python":
-            with contextlib.redirect_stdout(io.StringIO()):
+            with contextlib.redirect_stdout(io.StringIO()) as printed:
                 exec(compile(content, page, "exec"), names)
+            ran = Ran(content, printed.getvalue(), 0, False)
         elif language == "":
             for line in content.splitlines():
                 _succeeded(ran)
@@ -117,9 +118,11 @@ def _same(shown: str, ran: Ran) -> None:
 
 def _command(line: str, monkeypatch) -> Ran | None:
     """Run a line of a shell block."""
-    words = shlex.split(line)
     if not line or line in NOT_RUN:
         return None
+    words = shlex.split(line)
+    while "=" in words[0] or words[0] == "srun":  # variables and launchers of a shell
+        words.pop(0)
     if words[0] == "make":
         assert all(f"\n{word}:" in (ROOT / "Makefile").read_text() for word in words[1:]), line
         return None
@@ -149,6 +152,8 @@ def _main(program: str, words: list[str], *, through: bool) -> tuple[str, int | 
             patch.setattr(weights, "draw", begin)
             patch.setattr(ProcessPoolExecutor, "__init__", begin)
             patch.setattr(mutate, "trial", begin)
+            patch.setattr(meeting, "meet", begin)
+            patch.setattr("jax.distributed.initialize", begin)
             for name in set(words) & set(gallery.names()) if program == "figures" else ():
                 patch.setattr(f"figures.{name}.draw", begin)  # a figure that needs no experiment
         try:

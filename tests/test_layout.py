@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 LAYERS = ["spectral_ode", "simulate", "validate", "figures"]
 FILES = sorted(path for layer in LAYERS for path in (ROOT / layer).rglob("*.py"))
 # The commands are the top of the program; they import upward, inside functions only.
-COMMANDS = {"spectral_ode/run.py", "spectral_ode/replay.py", "spectral_ode/compare.py"}
+COMMANDS = {"spectral_ode/run.py", "spectral_ode/replay.py", "spectral_ode/compare.py", "spectral_ode/cluster.py"}
 COMMANDS |= {"spectral_ode/sweep/command.py", "spectral_ode/sweep/perform.py"}
 
 

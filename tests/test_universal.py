@@ -50,7 +50,7 @@ def test_claims_of_every_system_are_well_formed(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["linear.blocks", "linear.merged", "softmax.warmup", "softmax.slaved", "sparse.depth", "sparse.gains"])
+@pytest.mark.parametrize("name", ["linear.blocks", "sparse.gains"])  # `python -m validate`, which CI runs too, asks all systems
 def test_all_of_them_hold(name):
     experiment = perform(of_system(name), train=False)
     verdicts = [judge(claim, experiment) for claim in universal.claims(experiment) if claim.tier == "validate"]

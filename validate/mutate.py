@@ -156,8 +156,10 @@ class _Worker:
         null = os.open(os.devnull, os.O_WRONLY)
         os.dup2(null, 1)
         os.dup2(null, 2)
+        caught = ""
         for number in numbers:
-            os.write(writing, json.dumps(_said(tried[number])).encode() + b"\n")
+            caught = _said(tried[number], caught)
+            os.write(writing, json.dumps(caught).encode() + b"\n")
         os._exit(0)
 
     def news(self) -> Iterator[tuple[int, str, float]]:
@@ -190,15 +192,18 @@ class _Worker:
         return self.begun - begun
 
 
-def _said(mutant: Mutant) -> str:
+def _said(mutant: Mutant, before: str) -> str:
     try:
-        return attempt(mutant)
+        return attempt(mutant, before)
     except BaseException as error:  # any error at all tells the mutant from the right program
         return f"error: {type(error).__name__}: {error}".partition("\n")[0]
 
 
-def attempt(mutant: Mutant) -> str:
-    """The first claim of the quick tier that fails on a mutant, or nothing. Our modules are imported anew, one of them altered."""
+def attempt(mutant: Mutant, before: str = "") -> str:
+    """The first claim of the quick tier that fails on a mutant, or nothing. Our modules are imported anew, one of them altered.
+
+    The problem that caught the mutant `before` this one is asked first: it most likely catches its neighbor, too.
+    """
     for name in [name for name in sys.modules if name.partition(".")[0] in OURS]:
         del sys.modules[name]
     gc.collect()
@@ -209,7 +214,8 @@ def attempt(mutant: Mutant) -> str:
 
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 1e9)  # programs of right modules may be read, but none is kept
     problems = {name: problem for name, problem in tiers.quick().items() if problem.system.startswith(paper(mutant.module))}
-    for name, verdict in staged.staged(problems):
+    order = sorted(problems, key=lambda name: not before.startswith(f"{name}: "))
+    for name, verdict in staged.staged({name: problems[name] for name in order}):
         if verdict.ok is False:
             return f"{name}: {verdict.claim}"
     return ""
