@@ -204,7 +204,7 @@ def _apart(members: Members, times: Float[Array, "*members time"], settings: Set
 
     def one(arrays, state, times, rtol, atol):
         system = eqx.combine(arrays, rest)
-        return integrate._integrate(system, state, times, rtol, atol, settings.solver, settings.max_steps, settings.steady)
+        return integrate._integrate(system, state, times, rtol, atol, settings.solver, settings.max_steps, settings.steady, settings.phases)
 
     places = jax.tree.map(lambda flag: 0 if flag else None, members.many)
     clock = 0 if times.ndim == 2 else None
