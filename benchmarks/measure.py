@@ -1,7 +1,7 @@
 """What every benchmark shares: timing in turns, a row of the table with its goal, a fitted power, and how numbers are shown.
 
-All sides of a comparison take turns within one run, so that a busy minute is busy for everybody; what is told is the median over rounds with
-its range. Imported also where there is neither jax nor this project's other packages: numpy alone.
+All sides of a comparison take turns within one run, so that a busy minute is busy for everybody; what is told is the median over rounds
+with its range. Imported also where there is neither jax nor this project's other packages: numpy alone.
 """
 
 import time

@@ -1,7 +1,7 @@
 """A thousand scalar saddle ODEs by the inverted closed form, and by Diffrax, against scipy.
 
-dv/dt = g v^2 - lam C v^5 for the four directions of `saddle-to-saddle`, 250 starts each, so small that the drops are spread over the clock of
-500 times: a long plateau, in which an error of the solver becomes an error of the drop's time. Ours is `Separate.closed_form`, all 1000
+dv/dt = g v^2 - lam C v^5 for the four directions of `saddle-to-saddle`, 250 starts each, so small that the drops are spread over the clock
+of 500 times: a long plateau, in which an error of the solver becomes an error of the drop's time. Ours is `Separate.closed_form`, all 1000
 in one call, and `spectral_ode.batch`, 250 members with four unknowns. scipy integrates 20 of the 1000 one after the other, and its time is
 multiplied by 50. Errors are the largest |v - truth| / v* at all times of those 20; the truth is t(v) inverted with 40 digits by mpmath,
 bisected from nothing but the formula, and Radau at 1e-12 says that the formula solves the ODE.
@@ -54,13 +54,15 @@ def inverted(curves: Curves) -> Callable[[], np.ndarray]:
 
 def solved(curves: Curves) -> Callable[[], np.ndarray]:
     """The same by Diffrax."""
+    import jax
+
     from spectral_ode import batch
     from spectral_ode.systems.linear.separate import State
 
     settings = batch.Settings("dopri8", phases=False, keep=("v",))
 
     def all_of_them() -> np.ndarray:
-        parts = batch.groups(batch.stack(curves.system, State(curves.starts), 1e-11, 1e-15))
+        parts = batch.groups(batch.stack(curves.system, jax.vmap(State)(curves.starts), 1e-11, 1e-15))
         found = [part.observables["v"] for part in batch.each(lambda part: batch.solve(part, curves.times, settings), parts)]
         return np.concatenate([np.asarray(part) for part in found])[: len(curves.starts)]
 
