@@ -3,8 +3,9 @@
 Linear attention with separate key and query, D = 4, H = 4: 36 unknowns, 101 saved times. Easy: start 0.3 up to t = 1500; hard: start 0.03
 up to t = 15000. scipy's LSODA (1e-8/1e-11), by `solve_ivp` and by `odeint`, integrates 20 of the members, one after the other in one
 process, and its time is multiplied by 50; its field is hand-written numpy. Ours is `spectral_ode.batch` with all 1000. Errors are the
-largest |weight| error at the saved times against Dopri8 at 1e-12: of all 1000 for ours, of those 20 for scipy. With compilation: a fresh
-process that compiles everything first; imports and the drawing of the starts are left out.
+largest |weight| error at the saved times against Dopri8 at 1e-12, of the same 20 members for both; our tolerance (Tsit5, 1e-6 and 6e-6) is
+such that ours is no larger. The worst of all 1000 is told in the first column. With compilation: a fresh process that compiles everything
+first; imports and the drawing of the starts are left out.
 
 Where the time goes (profile of 64 members, one core of a busy machine; a step of Dopri8 has 13 evaluations of the field):
 
@@ -37,7 +38,7 @@ class Case(NamedTuple):
     goal: float
 
 
-CASES = {"easy": Case(0.3, 1500.0, "dopri8", 3e-7, 5, 100), "hard": Case(0.03, 15_000.0, "tsit5", 1e-7, 3, 50)}
+CASES = {"easy": Case(0.3, 1500.0, "tsit5", 1e-6, 5, 100), "hard": Case(0.03, 15_000.0, "tsit5", 6e-6, 3, 50)}
 COUNT, TIMED, ATOL = 1000, 20, 1e-10
 
 
@@ -116,8 +117,9 @@ def measure(name: str, case: Case, count: int, timed: int, rounds: int, *, compi
 
     doors = ("solve_ivp", "odeint")
     took = in_turns(rounds, solve_ivp=lambda: loop("solve_ivp"), ours=lambda: clock(mine)[0], odeint=lambda: loop("odeint"))
-    error = {name: float(np.max(np.abs(answers - truth[: len(answers)]))) for name, answers in found.items()}
-    what = f"{count} flows, {name}: start {case.scale:g} to t = {case.horizon:g}"
+    error = {name: float(np.max(np.abs(answers[:timed] - truth[:timed]))) for name, answers in found.items()}
+    worst = float(np.max(np.abs(found["ours"] - truth)))
+    what = f"{count} flows, {name}: start {case.scale:g} to t = {case.horizon:g} (worst of all {worst:.0e})"
     for door in doors:
         goal = case.goal if door == "solve_ivp" else None
         errors = (error["ours"], error[door])

@@ -10,11 +10,20 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 
 
-def fresh(module: str, *words: str, **environment: str) -> Any:
-    """What `python -m benchmarks.module words` prints as JSON on its last line, from a process of its own."""
+def begin(module: str, *words: str, **environment: str) -> tuple[Any, str]:
+    """A process of `python -m benchmarks.module words`, and the first line that it says."""
     command = [sys.executable, "-m", f"benchmarks.{module}", *words]
-    done = subprocess.run(command, cwd=ROOT, env=_settings() | environment, stdout=subprocess.PIPE, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1])
+    process: Any = subprocess.Popen(command, cwd=ROOT, env=_settings() | environment, stdout=subprocess.PIPE, text=True)
+    if not (line := process.stdout.readline()):
+        raise RuntimeError(f"{module} {words[0]} has stopped; what it said is above")
+    return process, line
+
+
+def fresh(module: str, *words: str, **environment: str) -> Any:
+    """The number that it says, as JSON."""
+    process, line = begin(module, *words, **environment)
+    process.communicate()
+    return json.loads(line)
 
 
 def _settings() -> dict[str, str]:
