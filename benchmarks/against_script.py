@@ -114,13 +114,12 @@ def run(options: Options) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as name:
         for sequences in SIZES[: 1 if options.small else None]:
             for kind, words in KINDS.items():
-                script = Served(options.python, "against_script", options.script_linear, "--trainset_size", str(sequences), *words.split())
-                label = f"{kind}, {sequences} sequences"
-                row, threads = per_epoch(script, label, Path(name) / "run.npz", rounds)
-                yield row
-                if sequences == WHOLE_SEQUENCES and not options.small:
-                    yield from end_to_end(script, label, Path(name), min(2, rounds), threads)
-                script.end()
+                label, told = f"{kind}, {sequences} sequences", ("--trainset_size", str(sequences), *words.split())
+                with Served(options.python, "against_script", options.script_linear, *told) as script:
+                    row, threads = per_epoch(script, label, Path(name) / "run.npz", rounds)
+                    yield row
+                    if sequences == WHOLE_SEQUENCES and not options.small:
+                        yield from end_to_end(script, label, Path(name), min(2, rounds), threads)
 
 
 if __name__ == "__main__":

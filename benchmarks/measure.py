@@ -96,11 +96,11 @@ def fitted(sizes: list[int], values: Any) -> tuple[float, float]:
     return power, float(np.sqrt(rest @ rest / max(len(x) - 2, 1) / (x @ x)))
 
 
-def shown(values: Any, form: str = ".3g") -> str:
-    """Median and range."""
+def shown(values: Any, form: str | None = None) -> str:
+    """Median and range; three digits unless told otherwise."""
     values = np.asarray(values, float)
-    middle = f"{np.median(values):{form}}"
-    return middle if values.size < 2 else f"{middle} ({values.min():{form}} to {values.max():{form}})"
+    one = lambda value: f"{value:{form or (',.0f' if abs(value) >= 1000 else '.3g')}}"
+    return one(np.median(values)) if values.size < 2 else f"{one(np.median(values))} ({one(values.min())} to {one(values.max())})"
 
 
 def seconds(values: Any, spread: bool = True) -> str:

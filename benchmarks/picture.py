@@ -1,8 +1,8 @@
 """The first picture of a fresh process: the reduced ODE of a preset solved, its loss drawn, a png on disk; against a small scipy script.
 
 Measured is a process from its start until the picture is on disk: interpreter, imports, compilation, solve, drawing. Cold: no program was
-ever kept on disk; warm: the process before has kept them. Both scripts draw with the same few lines of matplotlib, whose fonts have been listed
-before (set-up). scipy is given the start of ours, and the losses of both are compared. `one-drop` has D + 1 = 5 unknowns. In
+ever kept on disk; warm: the process before has kept them. Both scripts draw with the same few lines of matplotlib, whose fonts have been
+listed before (set-up). scipy is given the start of ours, and the losses of both are compared. `one-drop` has D + 1 = 5 unknowns. In
 `saddle-to-saddle` the start of the four scalar ODEs is the forecast of all drops, which scipy is spared.
 """
 

@@ -44,9 +44,11 @@ class Served:
         print(json.dumps(words), file=self.process.stdin, flush=True)
         return self._answer()
 
-    def end(self) -> None:
-        """Let it go."""
-        self.process.communicate()
+    def __enter__(self) -> "Served":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.communicate()  # nothing more is asked: it ends
 
     def _answer(self) -> Any:
         if not (line := self.process.stdout.readline()):

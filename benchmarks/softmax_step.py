@@ -179,16 +179,14 @@ def agree(network: Served, folder: Path) -> float:
 def run(options: Options) -> Iterator[Row]:
     if not (options.script_softmax and options.python):
         raise Skipped("needs a copy of the authors' network and a Python with torch: --script-softmax FOLDER --python PYTHON")
-    network = Served(options.python, "softmax_step", options.script_softmax)
-    with tempfile.TemporaryDirectory() as name:
-        apart = agree(network, Path(name))
     variants, laps = (VARIANTS[:2], 1) if options.small else (VARIANTS, 6)
     timers = {str(variant): ours(variant) for variant in (SAME, *variants)}
-    theirs = {str(threads): lambda threads=threads: network.ask("step", max(1, laps // 3), threads) for threads in {1, network.threads}}
-    both = theirs | {name: lambda timer=timer: timer(laps) for name, timer in timers.items()}
-    in_turns(1, **both)  # warms up
-    took = in_turns(options.rounds, **both)
-    network.end()
+    with Served(options.python, "softmax_step", options.script_softmax) as network, tempfile.TemporaryDirectory() as name:
+        apart = agree(network, Path(name))
+        theirs = {str(threads): lambda threads=threads: network.ask("step", max(1, laps // 3), threads) for threads in {1, network.threads}}
+        both = theirs | {name: lambda timer=timer: timer(laps) for name, timer in timers.items()}
+        in_turns(1, **both)  # warms up
+        took = in_turns(options.rounds, **both)
     best = min(theirs, key=lambda threads: np.median(took[threads]))
     against = f"network, {best} of {network.threads} threads"
     for variant, goal in ((VARIANTS[0], None), (SAME, 10)):
