@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run test lint types validate figures figures-fast docs clean
+.PHONY: run test lint types validate figures figures-fast benchmarks docs clean
 
 run: .venv/ready
 	$(BIN)/python -m spectral_ode run
@@ -25,6 +25,9 @@ figures: .venv/ready
 
 figures-fast: .venv/ready
 	$(BIN)/python -m figures --fast
+
+benchmarks: .venv/ready-dev
+	$(BIN)/python -m benchmarks
 
 docs: .venv/ready-dev
 	$(BIN)/python docs/generate.py --check

@@ -1,68 +1,44 @@
-"""A training step of softmax attention against the authors' PyTorch network (FFishy-git/MS-Attn-Simulation), interleaved on this machine.
+"""A training step of softmax attention against the authors' PyTorch network (FFishy-git/MS-Attn-Simulation), at equal variance.
 
-    python benchmarks/softmax_step.py --script FOLDER --python PYTHON_WITH_TORCH [--repeats 5] [--laps 8]
-
-FOLDER is the user's own copy of that repository, and torch lives in the Python that is given: neither is part of this project. Their
-network and their data generator run in a process of their own, with the faster of one thread and torch's own choice; a step is the body of
-the loop in their training.py (fresh data, forward, MSELoss, backward, SGD) without its logging. Ours is `simulate.estimators.slope` and the
-same descent in float32. Both draw their data within the time that is measured.
-
-Printed are medians over repetitions with their range: whether both networks have the same loss on the same data; the time of a step with
-the same estimator, one query per context; and for other estimators the speed-up at equal variance of the gradient,
+The network is the user's own copy, and torch lives in the Python that is given: neither is part of this project. Their network and their
+data generator run in a process of their own, with the faster of one thread and torch's own choice; a step is the body of the loop in their
+training.py (fresh data, forward, MSELoss, backward, SGD) without its logging. Ours is `simulate.estimators.slope` and the same descent in
+float32. Both draw their data within the time that is measured; 2,000 contexts, L = 100, d = 30, H = 3. At equal variance of the gradient,
+times as fast is
 
     (their time / our time) x (variance of a context's gradient with their estimator / with ours),
 
 at three points of training, without counting K_Y and Q_Y, whose gradient the integrated estimator leaves out (it would look better with
-them); then how our time grows with contexts, length and heads; and the load of the machine. Most of the gain at equal variance is algebra,
-which could be had in torch as well. Nothing is asserted.
+them). The error is the difference of both networks' losses on the same weights and data. Most of the gain at equal variance is algebra,
+which could be had in torch as well.
 """
 
-import argparse
 import contextlib
 import functools
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from against_script import shown
+
+from benchmarks.measure import Options, Row, Skipped, in_turns
+from benchmarks.processes import Served
 
 CONTEXTS, LENGTH, HEADS, TASKS, D = 2000, 100, 3, 3, 30
 SAME = ("sampled", 1, "box-muller")  # their estimator: one query per context
 VARIANTS = (
     ("sampled", 1, "threefry"),
-    *(("sampled", queries, "box-muller") for queries in (2, 8, 16)),
-    *(("integrated", queries, "box-muller") for queries in (2, 8, 16)),
-    ("integrated", 16, "threefry"),
+    *(("sampled", queries, "box-muller") for queries in (2, 8)),
+    *(("integrated", queries, "box-muller") for queries in (2, 16)),
 )
+GOALS = {("sampled", 8, "box-muller"): 25, ("integrated", 16, "box-muller"): 200}  # of a first study, with a factor two of slack
 POINTS = {"warm-up": (0.0028, 0.0028, 0.064, 0.016), "mid-emergence": (0.12, 0.0, 3.9, 0.0), "convergence": (0.316, 0.0, 2.48, 0.0)}
 SPREAD, RATE = 0.003, 1e-6  # noise on all matrices; a rate that does not leave the point
 MEASURED, SEEDS = 1000, 3  # contexts per measured variance, and how many of those
-GROWTH = {"contexts": (1000, 2000, 4000, 8000), "length": (50, 100, 200, 400), "heads": (2, 4, 8, 16)}
-
-
-class Network:
-    """The authors' network in a process of its own, which sleeps between requests."""
-
-    def __init__(self, python: str, folder: str) -> None:
-        command = [python, __file__, "serve", folder]
-        self.process: Any = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.threads = self._answer()
-
-    def ask(self, *words: Any) -> float:
-        """A number for a request that `serve` understands."""
-        print(json.dumps(words), file=self.process.stdin, flush=True)
-        return self._answer()
-
-    def _answer(self) -> Any:
-        if not (line := self.process.stdout.readline()):
-            raise SystemExit("the authors' network has stopped; what it said is above")
-        return json.loads(line)
 
 
 def serve(folder: str) -> None:
@@ -180,8 +156,8 @@ def variance(point: str, estimator: str, queries: int, seed: int) -> float:
     return float(np.var(found, axis=0, ddof=1, dtype=np.float64).sum())
 
 
-def agree(network: Network, folder: Path) -> None:
-    """The loss of both networks on the same weights and data."""
+def agree(network: Served, folder: Path) -> float:
+    """How far the losses of both networks are apart, on the same weights and data."""
     import jax.numpy as jnp
 
     from simulate import estimators
@@ -196,70 +172,36 @@ def agree(network: Network, folder: Path) -> None:
         query=np.pad(batch.q, ((0, 0), (0, 0), (0, TASKS))),
         target=np.asarray(batch.targets),
     )
-    theirs = network.ask("loss", str(folder / "same.npz"))
     found = float(jnp.sum(jnp.mean(estimators.sampled(*estimators.products(model), batch), axis=0)))
-    print(f"loss on the same weights and data: theirs {theirs:.6f}, ours {found:.6f}")
+    return abs(network.ask("loss", str(folder / "same.npz")) - found)
 
 
-def compare(network: Network, repeats: int, laps: int) -> None:
-    """Times in turn, then variances, and what follows from both."""
-    choices = sorted({1, network.threads})
-    timers = {variant: ours(variant) for variant in (SAME, *VARIANTS)}
-    rows = []
-    for _ in range(repeats + 1):  # the first round warms up
-        rows.append([network.ask("step", max(2, laps // 4), threads) for threads in choices] + [timer(laps) for timer in timers.values()])
-    columns = np.array(rows[1:]).T
-    best = int(np.argmin(np.median(columns[: len(choices)], axis=1)))
-    theirs, times = columns[best], dict(zip(timers, columns[len(choices) :], strict=True))
-    print(f"{CONTEXTS} contexts, L = {LENGTH}, d = {D}, H = {HEADS}, I = {TASKS}; load {os.getloadavg()[0]:.1f}")
-    print(f"authors' network: {shown(1e3 * theirs, '.0f')} ms per step with {choices[best]} of {choices[-1]} threads")
-    for variant in (VARIANTS[0], SAME):
-        print(f"ours, same estimator, {variant[2]}: {shown(1e3 * times[variant], '.1f')} ms: {shown(theirs / times[variant], '.1f')} times")
-    plain = {point: np.array([variance(point, "sampled", 1, seed) for seed in range(SEEDS)]) for point in POINTS}
-    reduction = functools.cache(lambda point, *kind: plain[point] / np.array([variance(point, *kind, seed) for seed in range(SEEDS)]))
-    for variant in VARIANTS[1:]:
+def run(options: Options) -> Iterator[Row]:
+    if not (options.script_softmax and options.python):
+        raise Skipped("needs a copy of the authors' network and a Python with torch: --script-softmax FOLDER --python PYTHON")
+    variants, laps = (VARIANTS[:2], 1) if options.small else (VARIANTS, 6)
+    timers = {str(variant): ours(variant) for variant in (SAME, *variants)}
+    with Served(options.python, "softmax_step", options.script_softmax) as network, tempfile.TemporaryDirectory() as name:
+        apart = agree(network, Path(name))
+        theirs = {str(threads): lambda threads=threads: network.ask("step", max(1, laps // 3), threads) for threads in {1, network.threads}}
+        both = theirs | {name: lambda timer=timer: timer(laps) for name, timer in timers.items()}
+        in_turns(1, **both)  # warms up
+        took = in_turns(options.rounds, **both)
+    best = min(theirs, key=lambda threads: np.median(took[threads]))
+    against = f"network, {best} of {network.threads} threads"
+    for variant, goal in ((VARIANTS[0], None), (SAME, 10)):
+        what = f"softmax step, same estimator, {variant[2]}"
+        yield Row(what, took[str(variant)], against, took[best], errors=(apart, None), at_least=goal)
+    seeds = range(1 if options.small else SEEDS)
+    plain = {point: np.array([variance(point, "sampled", 1, seed) for seed in seeds]) for point in POINTS}
+    reduction = functools.cache(lambda point, *kind: plain[point] / np.array([variance(point, *kind, seed) for seed in seeds]))
+    for variant in variants[1:]:
         estimator, queries, normals = variant
-        print(f"{estimator}, {queries} queries, {normals}: {shown(1e3 * times[variant], '.1f')} ms")
         for point in POINTS:
-            less = reduction(point, estimator, queries)
-            speedup = np.outer(theirs / times[variant], less).ravel()
-            print(f"    {point}: variance {shown(less, ',.1f')} times smaller, speed-up {shown(speedup, ',.0f')}", flush=True)
-
-
-def growth(repeats: int, laps: int) -> None:
-    """How our time grows."""
-    variant = ("integrated", 8, "box-muller")
-    for name, sizes in GROWTH.items():
-        timers = [ours(variant, **{"number" if name == "contexts" else name: size}) for size in sizes]
-        times = np.array([[timer(laps) for timer in timers] for _ in range(repeats)])
-        powers = np.polyfit(np.log(sizes), np.log(times).T, 1)[0]
-        listed = ", ".join(f"{size}: {1e3 * lap:.0f}" for size, lap in zip(sizes, np.median(times, axis=0), strict=True))
-        print(f"{name} ({', '.join(map(str, variant))}): {listed} ms; power {shown(powers, '.2f')}", flush=True)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--script", required=True)
-    parser.add_argument("--python", required=True)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--laps", type=int, default=8)
-    told = parser.parse_args()
-    import spectral_ode as so
-
-    so.configure(cache=False)
-    print(f"load of the machine before: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
-    network = Network(told.python, told.script)
-    with tempfile.TemporaryDirectory() as name:
-        agree(network, Path(name))
-    compare(network, told.repeats, told.laps)
-    network.process.communicate()  # ends it
-    growth(told.repeats, told.laps)
-    print(f"load of the machine after: {os.getloadavg()[0]:.1f}")
+            speedup = np.outer(np.divide(took[best], took[str(variant)]), reduction(point, estimator, queries)).ravel().tolist()
+            what = f"equal variance, {point}: {estimator}, {queries} queries, {normals}"
+            yield Row(what, took[str(variant)], against, took[best], speedup, at_least=GOALS.get(variant))
 
 
 if __name__ == "__main__":
-    match sys.argv[1:]:
-        case ["serve", folder]:
-            serve(folder)
-        case _:
-            main()
+    serve(sys.argv[2])

@@ -1,65 +1,48 @@
-"""What sparse regression costs: `python benchmarks/sparse.py`.
+"""Sparse regression: seconds of a training step of the transformers, and descent on preprocessed features against a Lasso path.
 
-Work of one training step of each transformer preset, by the compiled program's own count; seconds per step of those that run here; and the
-GPU preset extrapolated from its work. Then seconds per task of preprocessed descent and of a Lasso path (needs the extra `lasso`).
+A step is the gradient of one batch of tasks, by the program that `simulate.cost` counts. Descent with its referees, and the path of
+scikit-learn (the extra `lasso`), answer the same tasks (d = 64, s = 4, n = 256). The GPU preset is not run: its operations
+are counted and divided by an assumed rate.
 """
 
-import sys
-import time
+from collections.abc import Iterator
 
-import equinox as eqx
-import jax
+from benchmarks.measure import Options, Row, Skipped, clock, in_turns
 
-import spectral_ode as so
-from figures import lasso
-from simulate import adam
-from simulate.in_context import Episodes
-from simulate.referees import study
-from spectral_ode.systems.sparse.data import Law
-
-PRESETS = ("head-sweep", "head-importance", "head-importance-gpu")
+PRESETS = ("head-sweep", "head-importance")
+LARGE = "head-importance-gpu"
 SUSTAINED = 5e12  # float32 operations per second that such small matrices may reach on one modern GPU: an assumption, not a measurement
 
 
-def main() -> int:
-    so.configure()
-    for name in PRESETS:
-        problem = so.load(name)
-        model, law = adam.start(problem), Law.from_problem(problem)
-        arrays, rest = eqx.partition(model, eqx.is_inexact_array)
-        settings = problem.training
+def run(options: Options) -> Iterator[Row]:
+    import jax
 
-        def slope(arrays, key, rest=rest, law=law, settings=settings):
-            episodes = Episodes.draw(law, key, tasks=settings.tasks, queries=settings.queries)
-            return jax.grad(lambda arrays: episodes.risk(eqx.combine(arrays, rest)))(arrays)
+    import simulate
+    import spectral_ode as so
+    from figures import lasso
+    from simulate.cost import gradient
+    from simulate.mesh import Deal
+    from simulate.referees import study
+    from spectral_ode.systems.sparse.data import Law
 
-        compiled = jax.jit(slope).lower(arrays, jax.random.key(0)).compile()
-        work = compiled.cost_analysis()["flops"]
-        steps, size = int(problem.steps[-1]) * problem.runs, sum(leaf.size for leaf in jax.tree.leaves(arrays))
-        line = f"{name}: {size} weights, {work / 1e9:.3g} GFlop a step, {steps} steps, {steps * work / 1e15:.3g} PFlop"
-        if name.endswith("gpu"):
-            print(f"{line}; about {steps * work / SUSTAINED / 3600:.2g} h at {SUSTAINED / 1e12:g} TFlop/s (extrapolated)")
-            continue
-        jax.block_until_ready(compiled(arrays, jax.random.key(1)))
-        begun = time.perf_counter()
-        for seed in range(20):
-            jax.block_until_ready(compiled(arrays, jax.random.key(seed)))
-        print(f"{line}; {(time.perf_counter() - begun) / 20 * 1e3:.3g} ms a step here")
+    for name in PRESETS[: 1 if options.small else None]:
+        program, arguments = gradient(so.load(name), Deal())
+        step = lambda program=program, arguments=arguments: clock(lambda: jax.block_until_ready(program(*arguments)))[0]
+        step()
+        yield Row(f"training step of {name}", in_turns(options.rounds, ours=step)["ours"])
+    if not options.small:
+        problem = so.load(LARGE)
+        steps, work = int(problem.steps[-1]) * problem.runs, simulate.cost(problem).operations
+        hours = steps * work / SUSTAINED / 3600
+        print(f"    {LARGE}: {work:.2g} operations a step, {steps} steps; {hours:.2g} h at {SUSTAINED:.0e} a second (extrapolated)")
     if not lasso.present():
-        print(lasso.ABSENT, file=sys.stderr)
-        return 2
-    law, tasks = Law(64, 4, 256, 0.5), 20
-    for words, call in (("descent and its referees", lambda: study(law, jax.random.key(0), tasks=tasks, steps=100)), ("Lasso path", _path)):
-        call()
-        begun = time.perf_counter()
-        call()
-        print(f"{words}: {(time.perf_counter() - begun) / tasks * 1e3:.3g} ms a task at d = {law.d}, n = {law.n}")
-    return 0
-
-
-def _path() -> float:
-    return lasso.risk(Law(64, 4, 256, 0.5), jax.random.key(0), tasks=20)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        raise Skipped(lasso.ABSENT)
+    tasks = 2 if options.small else 20
+    law, key = Law(64, 4, 256, 0.5), jax.random.key(0)
+    timers = {
+        "ours": lambda: clock(lambda: jax.block_until_ready(study(law, key, tasks=tasks, steps=100)))[0] / tasks,
+        "path": lambda: clock(lambda: lasso.risk(law, key, tasks=tasks))[0] / tasks,
+    }
+    in_turns(1, **timers)
+    took = in_turns(min(options.rounds, 3), **timers)
+    yield Row("100 steps of descent and its referees, a task", took["ours"], "Lasso path", took["path"])

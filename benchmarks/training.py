@@ -1,44 +1,31 @@
-"""Three roads to one training step, timed side by side: `python benchmarks/training.py [SEQUENCES]`.
+"""Three roads to one training step: through the attention layer, through Gram matrices, and through moments.
 
-Prints the time of an epoch of full-batch descent through the attention layer, through Gram matrices and through moments, interleaved, and
-their ratios to the attention layer with the spread over repetitions. Compilation and the one pass over the data are timed apart.
+An epoch of full-batch descent on 5,000 sequences of `zhang2025-fig3` (D = 4, N = 31, H = 4, float64), from the difference of a long and a
+short training; compilation and the one pass over the data cancel. The other side is our own attention layer.
 """
 
-import sys
-import time
+from collections.abc import Iterator
 from dataclasses import replace
 
-import numpy as np
+from benchmarks.measure import Options, Row, clock, in_turns
 
-import spectral_ode as so
-
-REPEATS = 3
 EPOCHS = {"attention": 20, "gram": 2000, "moments": 20_000}
 
 
-def main(sequences: int) -> None:
-    so.configure()
+def run(options: Options) -> Iterator[Row]:
     import simulate
+    import spectral_ode as so
 
-    base = so.load("zhang2025-fig3")
-    times: dict[str, list[float]] = {method: [] for method in EPOCHS}
-    for _ in range(REPEATS + 1):  # the first round compiles
-        for method, epochs in EPOCHS.items():
-            training = replace(base.training, method=method, sequences=sequences, sampling="iid")
-            short, long = (replace(base, runs=1, points=2, horizon=n * training.learning_rate, training=training) for n in (1, epochs + 1))
-            laps = []
-            for problem in (short, long):
-                begun = time.perf_counter()
-                simulate.train(problem)["loss"].block_until_ready()
-                laps.append(time.perf_counter() - begun)
-            times[method].append((laps[1] - laps[0]) / epochs)
-    per = {method: np.array(values[1:]) for method, values in times.items()}
-    print(f"{sequences} sequences, D = 4, N = 31, H = 4, {base.training.dtype}")
-    for method, values in per.items():
-        ratio = per["attention"] / values
-        spread = f"{ratio.min():.0f} to {ratio.max():.0f}"
-        print(f"{method:>10}: {1e6 * np.median(values):10.1f} us per epoch, {np.median(ratio):8.0f} times as fast as the layer ({spread})")
+    base, sequences = so.load("zhang2025-fig3"), 100 if options.small else 5000
 
+    def epoch(method: str) -> float:
+        training = replace(base.training, method=method, sequences=sequences, sampling="iid")
+        problem = lambda count: replace(base, runs=1, points=2, horizon=count * training.learning_rate, training=training)
+        train = lambda count: clock(lambda: simulate.train(problem(count))["loss"].block_until_ready())[0]
+        return (train(EPOCHS[method] + 1) - train(1)) / EPOCHS[method]
 
-if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 5000)
+    timers = {method: lambda method=method: epoch(method) for method in EPOCHS}
+    in_turns(1, **timers)  # compiles
+    took = in_turns(min(options.rounds, 3), **timers)
+    for method in ("gram", "moments"):
+        yield Row(f"epoch of {sequences} sequences by {method}", took[method], "attention layer", took["attention"])

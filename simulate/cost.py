@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from simulate import adam, episode_training, gains, in_context, sequences
-from simulate.descent import lower, lower_slope
+from simulate.descent import begin, lower, lower_slope
 from simulate.estimators import CHUNK
 from simulate.loss import piece_of
 from simulate.mesh import Deal
@@ -51,7 +51,7 @@ def cost(problem: Problem, *, microbatch: int | None = None) -> Cost:
     batch, size = pieces(problem, deal)
     analysis = _program(problem, deal).memory_analysis()
     alone = _resized(problem, size)
-    operations = _slope(alone, deal).cost_analysis()["flops"] * (batch / size)
+    operations = gradient(alone, deal)[0].compiled.cost_analysis()["flops"] * (batch / size)
     return Cost(
         batch, size, operations, _bytes(analysis) - analysis.temp_size_in_bytes, analysis.temp_size_in_bytes, analysis.alias_size_in_bytes
     )
@@ -132,8 +132,8 @@ def _program(problem: Problem, deal: Deal) -> Any:
     return lower(*_build(problem, deal)).compile().compiled
 
 
-def _slope(problem: Problem, deal: Deal) -> Any:
-    """The compiled gradient of one piece."""
+def gradient(problem: Problem, deal: Deal) -> tuple[Any, tuple[Any, ...]]:
+    """The compiled gradient of one step of one run, on one device, and what to call it with."""
     if isinstance(problem.training, AdamTraining):
         model, _, _ = adam.build(problem)
         law, key, training = Law.from_problem(problem), stream(problem, "data"), problem.training
@@ -142,5 +142,6 @@ def _slope(problem: Problem, deal: Deal) -> Any:
             episodes = in_context.Episodes.draw(law, key, tasks=training.tasks, queries=training.queries)
             return jax.grad(lambda model: episodes.risk(model))(model)
 
-        return cast(Any, eqx.filter_jit(one)).lower(model, key).compile().compiled
-    return lower_slope(*_build(problem, deal)).compile().compiled
+        return cast(Any, eqx.filter_jit(one)).lower(model, key).compile(), (model, key)
+    step, models = _build(problem, deal)
+    return lower_slope(step, models).compile(), (step, begin(models, step))

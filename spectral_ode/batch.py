@@ -33,7 +33,8 @@ from spectral_ode.weights import largest
 WIDTH = 64  # members of a group: fewer or more are slower on a CPU
 EXPLICIT = ("tsit5", "dopri5", "dopri8")
 # Long vectors suit loops along the members: 1.5 times as fast with AVX-512; without it the option changes nothing.
-_compiled: Any = functools.partial(eqx.filter_jit, compiler_options={"xla_cpu_prefer_vector_width": 512})  # pyright: ignore[reportCallIssue]
+OPTIONS = integrate.QUICK | {"xla_cpu_prefer_vector_width": 512}
+_compiled: Any = functools.partial(eqx.filter_jit, compiler_options=OPTIONS)  # pyright: ignore[reportCallIssue]
 
 
 class Members(NamedTuple):
@@ -204,7 +205,7 @@ def _apart(members: Members, times: Float[Array, "*members time"], settings: Set
 
     def one(arrays, state, times, rtol, atol):
         system = eqx.combine(arrays, rest)
-        return integrate._integrate(system, state, times, rtol, atol, settings.solver, settings.max_steps, settings.steady)
+        return integrate._integrate(system, state, times, rtol, atol, settings.solver, settings.max_steps, settings.steady, settings.phases)
 
     places = jax.tree.map(lambda flag: 0 if flag else None, members.many)
     clock = 0 if times.ndim == 2 else None

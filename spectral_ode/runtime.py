@@ -1,6 +1,7 @@
 """What an entry point sets before there is work, and what every result records about the machine that made it."""
 
 import functools
+import gc
 import importlib.metadata
 import os
 import platform
@@ -21,6 +22,8 @@ def configure(*, cache: bool = True) -> None:
     Equinox's runtime errors are host callbacks, and a program with callbacks is never kept on disk, so they are turned into NaN
     (before Equinox is imported); results are checked on the host instead.
     """
+    # Tracing makes many small objects; to look for cycles among them after every 700 is a tenth of the time of a short process.
+    gc.set_threshold(50_000, *gc.get_threshold()[1:])
     if "equinox" not in sys.modules:
         os.environ.setdefault("EQX_ON_ERROR", "nan")
     import jax

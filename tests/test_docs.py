@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import pytest
 
+import benchmarks.__main__ as benchmarking
 import figures.__main__ as gallery
 import validate.__main__ as validation
 from spectral_ode import cli, meeting, systems, weights
@@ -29,7 +30,7 @@ PAGES = [
     *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md"))),
 ]
 BLOCK = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-MAINS = {"spectral_ode": cli.main, "validate": validation.main, "figures": gallery.main}
+MAINS = {"spectral_ode": cli.main, "validate": validation.main, "figures": gallery.main, "benchmarks": benchmarking.main}
 
 # Commands that run to their end, by how they begin, with what is added to make them short enough for a test. All others are parsed,
 # their problems are resolved, checked and reduced, and they are stopped where computing would begin: they take minutes.
@@ -154,6 +155,7 @@ def _main(program: str, words: list[str], *, through: bool) -> tuple[str, int | 
             patch.setattr(mutate, "trial", begin)
             patch.setattr(meeting, "meet", begin)
             patch.setattr("jax.distributed.initialize", begin)
+            patch.setattr(benchmarking, "perform", begin)
             for name in set(words) & set(gallery.names()) if program == "figures" else ():
                 patch.setattr(f"figures.{name}.draw", begin)  # a figure that needs no experiment
         try:

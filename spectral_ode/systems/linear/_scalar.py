@@ -4,39 +4,45 @@ r"""The universal curve behind every direction: its implicit solution and the in
     t = g(s) - g(s_0),    g(s) = F(s) - 1/s
     F(s) = -ln(1-s)/3 + ln(1+s+s^2)/6 - arctan((2s+1)/sqrt 3)/sqrt 3
 
-($dF/ds = s / (1 - s^3)$; derived here, the paper's own solution was not at hand.)
+($dF/ds = s / (1 - s^3)$; derived here, the paper's own solution was not at hand.) Both logarithms are one: $ln(1 + 3s/(1-s)^2) / 6$.
 """
 
 import math
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+EARLY = -math.pi / 6 / math.sqrt(3)  # F(0)
+LATE = math.log(3) / 6 - math.pi / 3 / math.sqrt(3) - 1  # g(s) + ln(1-s)/3 at s = 1
+HALF = math.log(7) / 6 - math.atan(2 / math.sqrt(3)) / math.sqrt(3) - 2  # g(1/2)
 
-def _rest(s: Float[Array, "..."]) -> Float[Array, "..."]:
-    """F(s) without its logarithm of 1-s."""
-    return jnp.log1p(s + s**2) / 6 - jnp.arctan((2 * s + 1) / math.sqrt(3)) / math.sqrt(3)
+
+def _turn(s: Float[Array, "..."]) -> Float[Array, "..."]:
+    return jnp.arctan((2 * s + 1) / math.sqrt(3)) / math.sqrt(3)
 
 
 def g(s: Float[Array, "..."]) -> Float[Array, "..."]:
     """The time of the curve, up to a constant; minus infinity at s = 0."""
-    return _rest(s) - jnp.log1p(-s) / 3 - 1 / s
+    return jnp.log1p(3 * s / (1 - s) ** 2) / 6 - _turn(s) - 1 / s
 
 
 def inverse(h: Float[Array, "..."]) -> Float[Array, "..."]:
-    """The s with g(s) = h, to machine precision: Newton in -1/s below one half, in -ln(1-s) above, where g is nearly linear."""
-    upper = h > g(jnp.asarray(0.5, h.dtype))
-    h_low, h_high = jnp.where(upper, -10.0, h), jnp.where(upper, h, 0.0)
+    """The s with g(s) = h, to machine precision: in y = -1/s below one half, in y = -ln(1-s) above, where g is nearly linear.
 
-    def low(_, w):  # w = -1/s, dg/dw = 1/(1 - s^3)
-        s = -1 / w
-        return jnp.minimum(w - (g(s) - h_low) * (1 - s**3), -1.5)
-
-    def high(_, x):  # x = -ln(1-s), dg/dx = 1/(s^2 (1 + s + s^2))
-        s = -jnp.expm1(-x)
-        return jnp.maximum(x - (x / 3 + _rest(s) - 1 / s - h_high) * s**2 * (1 + s + s**2), 0.5)
-
-    w = jax.lax.fori_loop(0, 8, low, jnp.minimum(h_low, -1.5))
-    x = jax.lax.fori_loop(0, 8, high, jnp.maximum(3 * h_high, 0.7))
-    return jnp.where(upper, -jnp.expm1(-x), -1 / w)
+    The first y is within a hundredth. Each of two steps has an error of third order, because the curve is its own ODE: dy/dh is
+    known, and so is its slope. All is one loop over the entries.
+    """
+    upper = h > HALF
+    low, high = jnp.where(upper, -10.0, h - EARLY), jnp.where(upper, jnp.minimum(3 * (h - LATE), 700.0), 0.0)
+    grown = jnp.exp(high)  # about 1/(1-s)
+    y = jnp.where(upper, jnp.log(grown + 3 - 1 / (0.8 + grown)), low - 0.5 / low**2)
+    s_of = lambda y: jnp.where(upper, -jnp.expm1(-y), -1 / y)
+    for _ in range(2):
+        s = s_of(y)
+        p = 1 + s + s**2
+        logarithm = jnp.log1p(jnp.where(upper, s + s**2, 3 * s / (1 - s) ** 2)) / 6
+        off = h - (logarithm - _turn(s) + jnp.where(upper, y / 3 - 1 / s, y))
+        rate = jnp.where(upper, s**2 * p, 1 - s**3)  # dy/dh
+        bend = jnp.where(upper, s * (2 + 3 * s + 4 * s**2) * (1 - s), -3 * s**4)  # its slope in y
+        y = y + off * rate * (1 + 0.5 * off * bend)
+    return s_of(y)
