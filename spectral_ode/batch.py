@@ -114,10 +114,17 @@ def each(
 
 def solve(members: Members, times: Float[Array | np.ndarray, "*members time"], settings: Settings) -> Found:
     """One group. A clock of shape [members, time] is one clock for each."""
-    times = jnp.asarray(times)
-    if settings.solver in EXPLICIT and times.ndim == 1:
-        return _shared(members, times, settings)
-    return _apart(members, times, settings)
+    return _program(times, settings)(members, jnp.asarray(times), settings)
+
+
+def memory(members: Members, times: Float[Array | np.ndarray, "*members time"], settings: Settings) -> int:
+    """Bytes that solving this group needs, by XLA's own count; the program is compiled for it."""
+    analysis = _program(times, settings).lower(members, jnp.asarray(times), settings).compile().compiled.memory_analysis()
+    return analysis.argument_size_in_bytes + analysis.output_size_in_bytes + analysis.temp_size_in_bytes
+
+
+def _program(times: Float[Array | np.ndarray, "*members time"], settings: Settings) -> Any:
+    return _shared if settings.solver in EXPLICIT and np.ndim(times) == 1 else _apart
 
 
 @_compiled

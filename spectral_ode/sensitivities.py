@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from spectral_ode import integrate, systems, traced, weights
+from spectral_ode import integrate, rungs, traced, weights
 from spectral_ode.problem import BadInput, Problem
 from spectral_ode.system import AbstractSystem
 
@@ -62,16 +62,14 @@ def sensitivity(
     problem: Problem, *, of: str, to: str | tuple[str, ...], at: tuple[float, ...] | None = None, rung: str | None = None
 ) -> Sensitivity:
     """Derivatives of a phase time, or of an observable at the times `at` (default: the end), to fields of the problem or to "weights"."""
-    from spectral_ode.sweep.members import rung_of
-
     names = (to,) if isinstance(to, str) else tuple(to)
     for name in names:
         if name != WEIGHTS:
             differentiable(problem, name)
-    rung = rung_of(problem, rung)
+    rung = rungs.chosen(problem, rung)
     if rung == "training":
         raise BadInput("--rung is training, but sensitivities are those of a flow; use population or reduced")
-    system, start = _made(problem, rung)
+    system, start = rungs.made(problem, rung)
     course = integrate.solve_problem(system, problem, start)
     name = _named(of, [*course.phases, *course.observables])
     is_phase = name in course.phases
@@ -114,12 +112,6 @@ def _moments(problem: Problem, at: tuple[float, ...] | None) -> np.ndarray:
     if moments.size == 0 or not np.all(np.isfinite(moments)) or np.any(np.diff(moments) <= 0) or moments[0] <= 0:
         raise BadInput(f"--at is {list(moments)}, but growing times above zero are expected")
     return moments
-
-
-def _made(problem: Problem, rung: str) -> tuple[AbstractSystem, Any]:
-    system = systems.load(problem.system).from_problem(problem)
-    system = system.population() if rung == "population" else system
-    return system, system.project(weights.draw(problem))
 
 
 class _Task:
@@ -166,7 +158,7 @@ def _to_fields(task: _Task, names: list[str]) -> dict[str, np.ndarray]:
 
     def build(points):
         inserted = {name: tuple(point) if point.ndim else point for name, point in points.items()}
-        return _made(traced.insert(task.problem, inserted), task.rung)
+        return rungs.made(traced.insert(task.problem, inserted), task.rung)
 
     # One tangent for every number, outside of jit: what a system asks of its numbers can still be answered there.
     flat, unflatten = jax.flatten_util.ravel_pytree(points)

@@ -103,7 +103,7 @@ def test_a_group_that_fails_says_so():
 
 
 def test_the_steady_state_ends_a_group():
-    problem = replace(of_system(SMALL, "linear.merged"), horizon=5000.0, points=51, start=replace(SMALL.start, scale=0.3))
+    problem = replace(of_system("linear.merged"), horizon=5000.0, points=51, start=replace(SMALL.start, scale=0.3))
     flow = systems.load("linear.merged").from_problem(problem)
     states = jax.vmap(flow.project)(starts(problem, 2))
     found = batch.solve(batch.stack(flow, states, 1e-8, 1e-9), problem.times, batch.Settings(steady=True))

@@ -9,14 +9,14 @@ from close import assert_close
 from small import SMALL, of_system
 
 from spectral_ode import BadInput, cli, document, draw, sensitivity, solve_problem, systems, traced
-from spectral_ode.sensitivities import _made
+from spectral_ode.rungs import made
 from spectral_ode.systems.linear.separate import HALF
 
 TO = {"linear": ("start.scale", "task.spectrum"), "softmax": ("start.scale", "task.signal", "task.noise"), "sparse": ("task.noise",)}
 
 
 def small(name: str):
-    problem = of_system(SMALL, name)
+    problem = of_system(name)
     problem = replace(problem, horizon=400.0, points=81) if name.startswith("linear.") else problem
     return replace(problem, solver=replace(problem.solver, rtol=1e-11))
 
@@ -42,7 +42,7 @@ def test_a_phase_moves_as_differences_say(name):
 
     def moment(step):
         moved = along(problem, names, direction, step)
-        return float(solve_problem(*_made(moved, found.rung)[:1], moved, _made(moved, found.rung)[1]).phases["half 1"])
+        return float(solve_problem(*made(moved, found.rung)[:1], moved, made(moved, found.rung)[1]).phases["half 1"])
 
     h = 2e-3
     differences = (8 * (moment(h) - moment(-h)) - (moment(2 * h) - moment(-2 * h))) / (12 * h)
@@ -84,7 +84,7 @@ def test_an_observable_at_given_times():
 
     def loss(scale):
         moved = document.override(problem, {"start.scale": scale})
-        system, state = _made(moved, "reduced")
+        system, state = made(moved, "reduced")
         return np.asarray(solve_problem(system, replace(moved, horizon=16.0, points=5), state)["loss"])[[2, 3]]
 
     at = lambda scale: loss(scale)

@@ -16,7 +16,7 @@ from close import assert_close
 from small import SMALL
 
 from spectral_ode import BadInput, cli, document, draw, solve_problem, systems
-from spectral_ode.sweep import axes, command, members, perform, table
+from spectral_ode.sweeps import axes, command, members, perform, table
 
 ROOT = Path(__file__).parent.parent
 SHORT = replace(SMALL, horizon=400.0, points=21, start=replace(SMALL.start, scale=0.3))
@@ -215,7 +215,7 @@ RUN = [
 
 
 def start(out: Path, **environment: str) -> subprocess.Popen:
-    code = "import sys; from spectral_ode.sweep import perform; from spectral_ode.cli import main"
+    code = "import sys; from spectral_ode.sweeps import perform; from spectral_ode.cli import main"
     code += "; perform.LARGEST = 20_000; sys.exit(main(sys.argv[1:]))"
     words = [sys.executable, "-c", code, *RUN[2:], "--out", str(out), "--quiet"]
     return subprocess.Popen(words, cwd=ROOT, env=os.environ | environment, start_new_session=True)
