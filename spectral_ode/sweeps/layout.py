@@ -39,11 +39,12 @@ class Chunk:
 
 
 class Layout(NamedTuple):
-    """How members are laid out: the width of a group, how many groups make a chunk of each bucket, and the bytes that a group needs."""
+    """How members are laid out: the width of a group, how many groups make a chunk of each bucket, and what a group needs (`batch.Cost`)."""
 
     width: int
     groups: tuple[int, ...]
     bytes: int
+    lapack: bool
 
     def chunks(self, buckets: list[Bucket]) -> list[Chunk]:
         """All chunks, in order."""
@@ -55,22 +56,23 @@ class Layout(NamedTuple):
         return found
 
     def workers(self, memory: int, members: int) -> int:
-        """How many groups may be solved at a time."""
-        return max(1, min(os.cpu_count() or 1, int(_room(memory, members) / 2 // self.bytes)))
+        """How many groups may be solved at a time: on every core, or on all but one where LAPACK waits for another thread."""
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return max(1, min(cores - self.lapack, int(_room(memory, members) / 2 // self.bytes)))
 
 
 def fit(buckets: list[Bucket], memory: int, keep: list[Names], members: int) -> Layout:
     """The widest groups, up to `batch.WIDTH`, and the largest chunks that the memory allows."""
     room, width = _room(memory, members), batch.WIDTH
-    need = _most(buckets, width, keep)
+    need, lapack = _most(buckets, width, keep)
     while width > 1 and need > room / 2:
         guess = int(width * max(room, 1) / 2 / need)  # it grows in a straight line
         width = max(1, min(width // 2, 2 ** int(math.log2(max(guess, 1)))))
-        need = _most(buckets, width, keep)
+        need, lapack = _most(buckets, width, keep)
     sizes = [_kept(bucket, names) for bucket, names in zip(buckets, keep, strict=True)]
     groups = [max(1, int(min(room / 4, LARGEST) // (width * size))) for size in sizes]
     filling = [math.ceil(len(bucket.numbers) / width) for bucket in buckets]
-    found = Layout(width, tuple(map(min, groups, filling)), need)
+    found = Layout(width, tuple(map(min, groups, filling)), need, lapack)
     check(found, buckets, memory, keep, members)
     return found
 
@@ -90,12 +92,12 @@ def _room(memory: int, members: int) -> int:
     return memory - BASE - EACH * members
 
 
-def _most(buckets: list[Bucket], width: int, keep: list[Names]) -> int:
-    """Bytes that a group of any bucket needs while it is solved; buckets of one program are asked once."""
-    found: dict[str, int] = {}
+def _most(buckets: list[Bucket], width: int, keep: list[Names]) -> batch.Cost:
+    """What a group of any bucket needs while it is solved; buckets of one program are asked once."""
+    found: dict[str, batch.Cost] = {}
     for bucket, names in zip(buckets, keep, strict=True):
         if bucket.rung == "training":  # one after the other, whatever the width is
-            found["training"] = max(found.get("training", 1), _training(bucket))
+            found[str(len(found))] = batch.Cost(_training(bucket), False)
             continue
         count = min(width, len(bucket.numbers))
         built, clock = bucket.build(0, count, width), bucket.clock(bucket.some(0, count))
@@ -103,8 +105,9 @@ def _most(buckets: list[Bucket], width: int, keep: list[Names]) -> int:
         settings = bucket.settings._replace(keep=names)
         program = str((jax.tree.structure(built), [np.shape(leaf) for leaf in jax.tree.leaves(built)], clock.shape, settings))
         if program not in found:
-            found[program] = batch.memory(built, clock, settings)
-    return max(found.values())
+            cost = batch.cost(built, clock, settings)
+            found[program] = cost._replace(lapack=cost.lapack or bucket.lapack)
+    return batch.Cost(max(cost.bytes for cost in found.values()), any(cost.lapack for cost in found.values()))
 
 
 def _training(bucket: Bucket) -> int:

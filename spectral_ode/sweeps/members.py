@@ -109,6 +109,11 @@ class Bucket:
         system, many, state = self._traced(filled) or _stacked([rungs.made(member.problem, self.rung) for member in filled])
         return batch.Members(system, many, state, *self.tolerances[index].T)
 
+    @property
+    def lapack(self) -> bool:
+        """Whether building them calls LAPACK (`batch.Cost`)."""
+        return self._builder.lapack if self._builder else False
+
     def _traced(self, members: list[Member]):
         """Built by a program, where the way from problem to system can be traced; otherwise None."""
         with self._lock:
@@ -138,6 +143,7 @@ class _Builder:
         closed, self.shape = jax.make_jaxpr(one, return_shape=True)([column[0] for column in example])
         self.many = jax.tree.unflatten(jax.tree.structure(self.shape), _depending(closed.jaxpr))[0]
         self.program = jax.jit(jax.vmap(one))
+        self.lapack = "lapack" in self.program.lower(example).as_text()
 
     def _columns(self, members: list[Member]) -> list[np.ndarray]:
         rows = [member.values for member in members]
