@@ -16,7 +16,7 @@ from spectral_ode.run import Terminal
 from spectral_ode.sensitivities import WEIGHTS, Sensitivity, sensitivity
 from spectral_ode.sweeps.store import to_json, write_table
 
-COLUMNS = ("of", "time", "value", "to", "at", "derivative", "elasticity")
+COLUMNS = ("of", "time", "value", "to", "setting", "derivative", "elasticity")
 
 
 def carry_out(
