@@ -9,137 +9,162 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from figures import style
-from spectral_ode.sweep.axes import Plan
-from spectral_ode.sweep.table import LOSS, column
+from spectral_ode.sweeps.axes import Plan
+from spectral_ode.sweeps.table import LOSS, REFUSED, Table
 
 CURVES, RUNS = 5, 100  # values of an axis whose loss is drawn, and members of each at most
 BAND = (10, 90)  # percent
+DOTS = 40  # members with values of their own from which on they are dots, not a line
+Losses = Callable[[set[int]], dict[int, tuple[np.ndarray, np.ndarray]]]
 
 
-def draw(plan: Plan, table: list[dict[str, Any]], shown: str, fits: dict, losses: Callable[[set[int]], dict]) -> dict[str, Figure]:
+def draw(plan: Plan, table: Table, shown: str, fits: dict[str, dict[str, float]], losses: Losses) -> dict[str, Figure]:
     """All pictures that apply, by the name of their file."""
-    table = [row for row in table if not row["stopped"].startswith("refused")]
-    numeric = [axis.name for axis in plan.axes if _numbers(table, axis.name) and np.unique(column(table, axis.name)).size > 1]
-    random = {axis.name for axis in plan.axes if axis.law}
+    there = np.flatnonzero(table["ended"] != REFUSED)
+    table = Table({name: _pick(values, there) for name, values in table.items()})
+    numeric = [axis.name for axis in plan.axes if (x := np.unique(table.numbers(axis.name))).size > 1 and np.isfinite(x).all()]
+    random = [axis.name for axis in plan.axes if axis.law]
     found = {}
     for name in [name for name in numeric if name in random] or numeric[:1]:
-        found["scaling" if name == numeric[0] else f"scaling {name}"] = _scaling(
-            table, name, shown, fits, [a for a in numeric if a != name]
-        )
+        others = [other for other in numeric if other != name]
+        found["scaling" if len(random) < 2 else f"scaling {name}"] = _scaling(table, name, shown, fits, others)
     grid = [axis.name for axis in plan.axes if not axis.law and len(axis.values) > 1]
     if len(grid) >= 2:
-        found["map"] = _map(table, grid[0], grid[1], shown, more=len(grid) > 2 or plan.seeds > 1 or bool(random))
-    found["losses"] = _losses(table, (grid or [None])[0], losses)
+        found["map"] = _map(table, grid[0], grid[1], shown, several=len(grid) > 2 or plan.seeds > 1 or bool(random))
+    if LOSS in table:
+        found["losses"] = _losses(table, (grid or [None])[0], losses)
     return found
 
 
-def _numbers(table: list[dict[str, Any]], name: str) -> bool:
-    return all(isinstance(row[name], int | float) and not isinstance(row[name], bool) for row in table)
+def _pick(values: Any, index: np.ndarray) -> Any:
+    return values[index] if isinstance(values, np.ndarray) else [values[place] for place in index]
 
 
 def _label(name: str) -> str:
-    return f"time of {name!r}" if name != LOSS else name
+    return name if name == LOSS else f"flow time of {name!r}"
 
 
-def _scales(axes: Axes, x: np.ndarray, y: np.ndarray, *, fitted: bool) -> None:
-    """Logarithmic where the numbers are positive and span a factor of five, or a power law is drawn through them."""
-    for values, change in ((x, axes.set_xscale), (y[np.isfinite(y)], axes.set_yscale)):
-        if values.size and values.min() > 0 and (fitted or values.max() > 5 * values.min()):
-            change("log")
+def _shows(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ", ".join(map(_shows, value))
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
-def _scaling(table: list[dict[str, Any]], name: str, shown: str, fits: dict, others: list[str]) -> Figure:
+def _sorted(values: list[Any]) -> list[Any]:
+    return sorted(dict.fromkeys(values), key=lambda value: (str(type(value)), value))
+
+
+def _positive(values: np.ndarray) -> bool:
+    """Whether numbers are positive and span a factor of five: then their logarithm is shown."""
+    values = values[np.isfinite(values)]
+    return bool(values.size and values.min() > 0 and values.max() > 5 * values.min())
+
+
+def _scaling(table: Table, name: str, shown: str, fits: dict[str, dict[str, float]], others: list[str]) -> Figure:
     """Median and band over seeds at each value of an axis, one line per value of a second one; the fitted power law dashed."""
-    x, q = column(table, name), column(table, shown)
+    x, q = table.numbers(name), table.numbers(shown)
+    usable = np.isfinite(q) & (q > 0)
     with plt.style.context(style.STYLE):
-        figure, axes = plt.subplots(figsize=(style.COLUMN * 1.3, 2.7))
-        second = others[0] if others and np.unique(column(table, others[0])).size <= CURVES else None
+        figure, axes = plt.subplots(figsize=(style.FULL * 0.7, 3.0))
+        second = next((other for other in others if np.unique(table.numbers(other)).size <= CURVES), None)
         groups = [(None, np.ones(x.size, bool))]
         if second:
-            values = column(table, second)
+            values = table.numbers(second)
             groups = [(value, values == value) for value in np.unique(values)]
-        _scales(axes, x, q, fitted=name in fits)
+        several = False
         for index, (value, inside) in enumerate(groups):
-            _band(axes, x[inside], q[inside], index, f"{second} = {value:g}" if second else None)
+            several |= _band(axes, x[inside], q[inside], index, f"{second} = {value:g}" if second else None)
         if name in fits:
-            usable = np.isfinite(q) & (q > 0)
-            p = fits[name]["exponent"]
-            offset = np.mean(np.log(q[usable]) - p * np.log(x[usable]))
-            ends = np.asarray([x.min(), x.max()])
-            label = f"exponent {p:.4g} ± {fits[name]['standard error']:.2g}"
-            axes.plot(ends, np.exp(offset) * ends**p, color=style.INK, linewidth=0.8, linestyle=(0, (4, 2)), label=label)
+            p, ends = fits[name]["exponent"], np.asarray([x[usable].min(), x[usable].max()])
+            level = np.exp(np.mean(np.log(q[usable]) - p * np.log(x[usable])))
+            label = f"fit: exponent {p:.3f} ± {fits[name]['standard error']:.2g}"
+            axes.plot(ends, level * ends**p, color=style.INK, linewidth=1.0, linestyle=(0, (4, 2)), label=label)
+        for change, positive in ((axes.set_xscale, _positive(x)), (axes.set_yscale, _positive(q))):
+            change("log" if positive or name in fits else "linear")
         axes.set_xlabel(name)
         axes.set_ylabel(_label(shown))
+        if several:
+            axes.set_title(f"median, band: {BAND[0]} to {BAND[1]} % of the members there", fontsize=style.SMALL, color="0.4")
         if second or name in fits:
             axes.legend()
     return figure
 
 
-def _band(axes: Axes, x: np.ndarray, q: np.ndarray, index: int, label: str | None) -> None:
-    """A line through the medians with a band, or dots where every value is there once."""
+def _band(axes: Axes, x: np.ndarray, q: np.ndarray, index: int, label: str | None) -> bool:
+    """A line through the medians with a band (then true), or dots where every value is there once."""
     values, counts = np.unique(x, return_counts=True)
     reached = np.isfinite(q)
-    if counts.max() == 1 and values.size > 40:
+    if counts.max() == 1 and values.size > DOTS:
         axes.plot(x[reached], q[reached], ".", markersize=3, color=style.color(index), label=label)
-        return
-    parts = [q[(x == value) & reached] for value in values]
-    there = [(value, part) for value, part in zip(values, parts, strict=True) if part.size]
+        return False
+    there = [(value, part) for value in values if (part := q[(x == value) & reached]).size]
     if not there:
-        return
-    at = [value for value, _ in there]
-    axes.plot(at, [np.median(part) for _, part in there], "-o", markersize=2.5, color=style.color(index), label=label)
-    if counts.max() > 1:
-        low, high = zip(*(np.percentile(part, BAND) for _, part in there), strict=True)
-        axes.fill_between(at, low, high, color=style.color(index), alpha=0.2, linewidth=0)
+        return False
+    at, marker = [value for value, _ in there], "-o" if values.size <= DOTS else "-"
+    axes.plot(at, [np.median(part) for _, part in there], marker, markersize=2.5, color=style.color(index), label=label)
+    if counts.max() == 1:
+        return False
+    low, high = zip(*(np.percentile(part, BAND) for _, part in there), strict=True)
+    axes.fill_between(at, low, high, color=style.color(index), alpha=0.2, linewidth=0)
+    return True
 
 
-def _map(table: list[dict[str, Any]], across: str, up: str, shown: str, *, more: bool) -> Figure:
-    """The median at every pair of values; hatched where it was never reached."""
-    shows = lambda value: f"{value:.3g}" if isinstance(value, float) else str(value)
-    xs, ys = (sorted({row[name] for row in table}) for name in (across, up))
+def _map(table: Table, across: str, up: str, shown: str, *, several: bool) -> Figure:
+    """The median at every pair of values; grey where it was never reached."""
+    xs, ys = (_sorted(table[name]) for name in (across, up))
+    column, row = {value: place for place, value in enumerate(xs)}, {value: place for place, value in enumerate(ys)}
     places: dict[tuple[int, int], list[float]] = {}
-    for row in table:
-        places.setdefault((ys.index(row[up]), xs.index(row[across])), []).append(float(row.get(shown, np.nan)))
+    for x, y, value in zip(table[across], table[up], table.numbers(shown), strict=True):
+        if np.isfinite(value):
+            places.setdefault((row[y], column[x]), []).append(value)
     values = np.full((len(ys), len(xs)), np.nan)
     for place, found in places.items():
-        finite = [value for value in found if np.isfinite(value)]
-        values[place] = np.median(finite) if finite else np.nan
+        values[place] = np.median(found)
     with plt.style.context(style.STYLE):
         figure, axes = plt.subplots(figsize=(style.FULL * 0.7, 3.0))
-        axes.set_facecolor("0.93")
-        positive = values[np.isfinite(values) & (values > 0)]
-        wide = positive.size and positive.size == np.isfinite(values).sum() and positive.max() > 5 * positive.min()
-        image = axes.pcolormesh(np.ma.masked_invalid(values), norm="log" if wide else None, cmap="viridis", rasterized=True)
-        for ticks, names, change in ((len(xs), xs, axes.set_xticks), (len(ys), ys, axes.set_yticks)):
-            chosen = np.unique(np.linspace(0, ticks - 1, min(ticks, 8)).astype(int))
-            change(chosen + 0.5, [shows(names[index]) for index in chosen])
+        axes.set_facecolor("0.85")
+        norm = "log" if _positive(values) else None
+        image = axes.pcolormesh(np.ma.masked_invalid(values), norm=norm, cmap="viridis", rasterized=True)
+        for names, change in ((xs, axes.set_xticks), (ys, axes.set_yticks)):
+            chosen = np.unique(np.linspace(0, len(names) - 1, min(len(names), 8)).astype(int))
+            change(chosen + 0.5, [_shows(names[index]) for index in chosen])
         axes.set_xlabel(across)
         axes.set_ylabel(up)
-        figure.colorbar(image, label=_label(shown) + (", median" if more else ""))
+        figure.colorbar(image, label=_label(shown) + (", median" if several else ""))
         if np.isnan(values).any():
-            axes.set_title("grey: not reached", fontsize=8, color="0.4")
+            axes.set_title("grey: not reached", fontsize=style.SMALL, color="0.4")
     return figure
 
 
-def _losses(table: list[dict[str, Any]], name: str | None, losses: Callable[[set[int]], dict]) -> Figure:
+def _losses(table: Table, name: str | None, losses: Losses) -> Figure:
     """Loss over time at a few values of the first axis: median, and a band over everything else."""
-    found = sorted({row[name] for row in table}, key=lambda value: (str(type(value)), value)) if name else [None]
+    found = _sorted(table[name]) if name else [None]
     chosen = [found[index] for index in np.unique(np.linspace(0, len(found) - 1, min(CURVES, len(found))).astype(int))]
-    groups = {value: [row["member"] for row in table if name is None or row[name] == value][:RUNS] for value in chosen}
+    numbers, fine = table["member"], np.isfinite(table[LOSS])
+    inside = lambda value: [place for place in np.flatnonzero(fine) if name is None or table[name][place] == value]
+    groups = {value: [int(numbers[place]) for place in inside(value)] for value in chosen}
+    groups = {value: [those[place] for place in _spread(len(those))] for value, those in groups.items() if those}
     curves = losses({member for those in groups.values() for member in those})
-    shows = lambda value: f"{value:.3g}" if isinstance(value, float) else str(value)
     with plt.style.context(style.STYLE):
         figure, axes = plt.subplots(figsize=(style.FULL * 0.75, 2.8))
+        several = False
         for index, (value, those) in enumerate(groups.items()):
-            clock = curves[those[0]][0]
+            clock = max((curves[member][0] for member in those), key=lambda clock: clock[-1])
             same = [np.interp(clock, *curves[member]) for member in those]
-            label = None if name is None else f"{name} = {shows(value)}"
-            axes.plot(clock, np.median(same, axis=0), color=style.color(index), label=label)
+            axes.plot(clock, np.median(same, axis=0), color=style.color(index), label=f"{name} = {_shows(value)}" if name else None)
             if len(same) > 1:
+                several = True
                 axes.fill_between(clock, *np.percentile(same, BAND, axis=0), color=style.color(index), alpha=0.18, linewidth=0)
         axes.set_xlabel("flow time")
         axes.set_ylabel("loss")
         axes.set_ylim(bottom=0)
-        if name:
+        if several:
+            axes.set_title(f"median, band: {BAND[0]} to {BAND[1]} % of the members there", fontsize=style.SMALL, color="0.4")
+        if name and groups:
             axes.legend()
     return figure
+
+
+def _spread(count: int) -> list[int]:
+    """At most `RUNS` of so many places, evenly."""
+    return sorted({int(place) for place in np.linspace(0, count - 1, min(count, RUNS))})

@@ -12,7 +12,6 @@ Several processes: the first one reads and writes, and tells the others what it 
 """
 
 import contextlib
-import errno
 import io
 import json
 import os
@@ -32,16 +31,11 @@ import numpy as np
 
 from simulate.mesh import Deal, from_first
 from spectral_ode import runtime
+from spectral_ode.folder import aside, hold, release
 from spectral_ode.problem import BadInput, Problem
-
-try:
-    import fcntl
-except ImportError:  # a system without file locks: two runs of one problem into one folder are not told apart
-    fcntl = None
 
 EVERY = 5.0  # seconds between checkpoints
 UNREADABLE = (OSError, ValueError, KeyError, TypeError, EOFError, AttributeError, RuntimeError, zlib.error, zipfile.BadZipFile)
-LOCKS: dict[Path, int] = {}  # folders that this process holds, until they are cleared or it ends
 Records = dict[str, np.ndarray]
 
 
@@ -72,21 +66,13 @@ class Keeper:
     def make(self, folder: Path) -> None:
         """The folder of a training, which no other run may use at the same time: raises an `OSError`."""
         folder.mkdir(parents=True, exist_ok=True)
-        if fcntl is not None and (place := self.folder.resolve()) not in LOCKS:
-            lock = os.open(place / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                os.close(lock)
-                raise OSError(errno.EBUSY, "another run is using it") from None
-            LOCKS[place] = lock
+        hold(self.folder)
 
     def clear(self) -> None:
         """Remove everything."""
         if self.writes:
             shutil.rmtree(self.folder, ignore_errors=True)
-            if (lock := LOCKS.pop(self.folder.resolve(), None)) is not None:
-                os.close(lock)
+            release(self.folder)
             with contextlib.suppress(OSError):  # another problem's checkpoints are there
                 self.folder.parent.rmdir()
 
@@ -250,15 +236,8 @@ def _joined(sources: Sequence[Path | Records], length: int) -> Records:
 
 
 def _write(path: Path, header: dict[str, Any], arrays: Records) -> None:
-    aside = path.with_name(f".{path.name}")
-    try:
-        with open(aside, "wb") as file:
-            np.savez(file, allow_pickle=False, header=np.array(json.dumps(header)), **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(aside, path)
-    finally:
-        aside.unlink(missing_ok=True)
+    with aside(path) as other, open(other, "wb") as file:
+        np.savez(file, allow_pickle=False, header=np.array(json.dumps(header)), **arrays)
 
 
 def _read(path: Path) -> tuple[dict[str, Any], Records]:

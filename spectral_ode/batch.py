@@ -115,10 +115,29 @@ def each(
 
 def solve(members: Members, times: Float[Array | np.ndarray, "*members time"], settings: Settings) -> Found:
     """One group. A clock of shape [members, time] is one clock for each."""
-    times = jnp.asarray(times)
-    if settings.solver in EXPLICIT and times.ndim == 1:
-        return _shared(members, times, settings)
-    return _apart(members, times, settings)
+    return _program(times, settings)(members, jnp.asarray(times), settings)
+
+
+class Cost(NamedTuple):
+    """What solving a group needs: bytes, by XLA's own count, and whether it calls LAPACK on many matrices at once.
+
+    Such a call waits for other threads of XLA's pool in one of them: as many at a time as there are threads wait for each other forever.
+    """
+
+    bytes: int
+    lapack: bool
+
+
+def cost(members: Members, times: Float[Array | np.ndarray, "*members time"], settings: Settings) -> Cost:
+    """What solving this group needs; the program is compiled for it."""
+    compiled = _program(times, settings).lower(members, jnp.asarray(times), settings).compile().compiled
+    analysis = compiled.memory_analysis()
+    size = analysis.argument_size_in_bytes + analysis.output_size_in_bytes + analysis.temp_size_in_bytes
+    return Cost(size, "lapack" in compiled.as_text())
+
+
+def _program(times: Float[Array | np.ndarray, "*members time"], settings: Settings) -> Any:
+    return _shared if settings.solver in EXPLICIT and np.ndim(times) == 1 else _apart
 
 
 @_compiled

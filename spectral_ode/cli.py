@@ -102,13 +102,13 @@ def _run(options: argparse.Namespace) -> int:
 
 def _sweep(options: argparse.Namespace) -> int:
     name, problem = _problem(options.preset, options)
-    from spectral_ode.sweep import axes, command
+    from spectral_ode.sweeps import axes
 
     counts = {flag: _count(f"--{flag}", getattr(options, flag.replace("-", "_"))) for flag in ("sample", "sample-seed", "seeds")}
     if options.rung:
         _choice("--rung", options.rung, ("population", "reduced", "training"))
     _choice("--store", options.store, ("npz", "zarr"))
-    memory = command.memory_of(options.memory)
+    scale = cluster.read(options)
     problem = document.override(problem, {"runs": 1})
     over = tuple(axes.axis(problem, text) for text in options.over)
     sampled = counts["sample"] or (0 if any(axis.law for axis in over) else 1)
@@ -116,9 +116,13 @@ def _sweep(options: argparse.Namespace) -> int:
     if options.dry_run:
         print(f"{plan.size} members")
         return 0
+    cluster.join(scale)
     talk = _begin(options)
-    request = command.Request(options.rung, options.keep, options.show, memory, options.store == "zarr")
-    return _answer(options, [command.carry_out(name, plan, request, options.out, talk=talk)])
+    from spectral_ode.sweeps import command
+
+    assert scale.memory is not None
+    request = command.Request(options.rung, options.keep, options.show, scale.memory, options.store == "zarr", scale.fresh)
+    return _answer(options, [command.carry_out(name, plan, request, options.out, talk=talk).summary])
 
 
 def _sensitivity(options: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ there is work.
 
 import argparse
 import contextlib
+import json
 import math
 import os
 import re
@@ -15,10 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from spectral_ode import document, meeting
 from spectral_ode.problem import BadInput, Problem
 
 UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+COMPLAINT = 1000  # bytes of a sentence that all processes hear
 _others: list[int] = []  # this process's number, if it is not the first
 _joined: list[bool] = []  # whether there may be others
 
@@ -58,6 +62,11 @@ def flags(run: argparse.ArgumentParser) -> None:
     group.add_argument("--save-every", metavar="SECONDS", default="5", help="time between checkpoints of the training (default: 5)")
     group.add_argument("--microbatch", metavar="INT", help="train on so many sequences, contexts or tasks of a batch at a time")
     group.add_argument("--memory", metavar="BYTES", help="the largest microbatch that stays below it on each device, such as 500M or 8G")
+    hosts(group)
+
+
+def hosts(group: Any) -> None:
+    """Add the flags by which processes find each other."""
     group.add_argument("--distributed", action="store_true", help="one process per host, as SLURM, Open MPI or a cloud pod started them")
     group.add_argument("--coordinator", metavar="HOST:PORT", help="where the first process listens, on a plain cluster")
     group.add_argument("--processes", metavar="INT", help="how many processes there are")
@@ -67,13 +76,9 @@ def flags(run: argparse.ArgumentParser) -> None:
 
 def read(options: argparse.Namespace) -> Scale:
     """The flags, checked; raises `BadInput`."""
-    memory = None
-    if options.memory is not None:
-        found = re.fullmatch(r"(\d+(?:\.\d*)?) ?([kmgt]?i?)b?", options.memory.lower())
-        if not found or found[2] not in UNITS or not (memory := int(float(found[1]) * UNITS[found[2]])):
-            raise BadInput(f"--memory is {options.memory!r}, but it must be a number of bytes, such as 500M or 8G")
-        if options.microbatch is not None:
-            raise BadInput("--memory chooses the microbatch, so that --microbatch cannot be given beside it; leave one of them out")
+    given = lambda name: getattr(options, name, None)
+    if given("memory") is not None and given("microbatch") is not None:
+        raise BadInput("--memory chooses the microbatch, so that --microbatch cannot be given beside it; leave one of them out")
     three = {name: getattr(options, name) for name in ("coordinator", "processes", "process")}
     if any(value is not None for value in three.values()) and (missing := [f"--{name}" for name, value in three.items() if value is None]):
         raise BadInput(f"--coordinator, --processes and --process go together; give {' and '.join(missing)} too")
@@ -85,14 +90,14 @@ def read(options: argparse.Namespace) -> Scale:
         if not host or not port.isdigit() or not 0 < int(port) < 2**16:
             raise BadInput(f"--coordinator is {options.coordinator!r}, but it must be HOST:PORT, such as node1:12345")
     try:
-        every = float(options.save_every)
+        every = float(getattr(options, "save_every", "5"))
     except ValueError:
         every = math.nan
     if not every >= 0:
         raise BadInput(f"--save-every is {options.save_every!r}, but it must be zero or a positive number of seconds")
     return Scale(
-        microbatch=_whole("--microbatch", options.microbatch, 1),
-        memory=memory,
+        microbatch=_whole("--microbatch", given("microbatch"), 1),
+        memory=amount("--memory", given("memory")),
         every=every,
         fresh=options.fresh,
         distributed=options.distributed or processes is not None,
@@ -101,6 +106,16 @@ def read(options: argparse.Namespace) -> Scale:
         process=process,
         timeout=_whole("--timeout", options.timeout, 1) or 1,
     )
+
+
+def amount(flag: str, text: str | None) -> int | None:
+    """Bytes from text such as 500M, 8GB or 2GiB; raises `BadInput`."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"(\d{1,18}(?:\.\d*)?) ?([kmgt]?i?)b?", text.strip().lower())
+    if not found or found[2] not in UNITS or not (memory := int(float(found[1]) * UNITS[found[2]])):
+        raise BadInput(f"{flag} is {text!r}, but it must be a number of bytes, such as 500M or 8G")
+    return memory
 
 
 def first() -> bool:
@@ -134,23 +149,42 @@ def join(scale: Scale) -> None:
     _others[:] = [jax.process_index()] if jax.process_index() else []
 
 
-def agree(check: Callable[[], None]) -> None:
-    """A check by the first process, whose `BadInput` all processes raise."""
+def agree(work: Callable[[], Any]) -> Any:
+    """What the first process makes of some work, in all processes; its `BadInput` they all raise. The result must fit into JSON."""
     if not _joined:
-        return check()
+        return work()
     from simulate.mesh import from_first
 
-    said = ""
+    told: dict[str, Any] = {}
     if first():
         try:
-            check()
+            told = {"result": work()}
         except BadInput as error:
-            said = str(error)
+            told = {"error": str(error)}
     with _hushed():
-        said = from_first(said.encode()).decode()
-    if said:
-        raise BadInput(said)
-    return None
+        told = json.loads(from_first(json.dumps(told).encode()))
+    if "error" in told:
+        raise BadInput(told["error"])
+    return told["result"]
+
+
+def everyone(work: Callable[[], Any]) -> Any:
+    """Work of every process, each its own; they wait for each other in the end, and all raise the first `BadInput` of any of them."""
+    if not _joined:
+        return work()
+    from jax.experimental import multihost_utils
+
+    result, said = None, ""
+    try:
+        result = work()
+    except BadInput as error:
+        said = str(error)
+    line = np.frombuffer(said.encode()[:COMPLAINT].ljust(COMPLAINT), np.uint8)
+    with _hushed():
+        lines = np.asarray(multihost_utils.process_allgather(line))
+    if complaint := next((text for one in lines if (text := one.tobytes().decode(errors="ignore").strip())), ""):
+        raise BadInput(complaint)
+    return result
 
 
 @contextlib.contextmanager

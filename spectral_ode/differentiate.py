@@ -14,9 +14,9 @@ from spectral_ode.folder import whole
 from spectral_ode.problem import Problem
 from spectral_ode.run import Terminal
 from spectral_ode.sensitivities import WEIGHTS, Sensitivity, sensitivity
-from spectral_ode.sweep.store import to_json, write_table
+from spectral_ode.sweeps.store import to_json, write_table
 
-COLUMNS = ("of", "time", "value", "to", "at", "derivative", "elasticity")
+COLUMNS = ("of", "time", "value", "to", "setting", "derivative", "elasticity")
 
 
 def carry_out(
@@ -45,7 +45,7 @@ def carry_out(
     report: dict[str, Any] = {"name": name, "rung": found[0].rung, "folder": str(folder), "ok": True, "derivatives": rows}
     with whole(folder) as aside:
         (aside / "problem.toml").write_text(document.to_toml(problem), encoding="utf-8")
-        write_table(aside / "derivatives.csv", rows)
+        write_table(aside / "derivatives.csv", rows, COLUMNS)
         for one in [one for one in found if WEIGHTS in one.derivative]:
             np.savez(aside / f"weights {one.of}.npz", allow_pickle=False, **_leaves(one.derivative[WEIGHTS]))
         (aside / "report.json").write_text(to_json(report), encoding="utf-8")

@@ -120,9 +120,11 @@ def _sweep(sweep: argparse.ArgumentParser) -> None:
     )
     sweep.add_argument("--show", metavar="NAME", help="a phase such as half-1, or final-loss, for pictures and fits (default: half-1)")
     sweep.add_argument("--keep", metavar="NAMES", help="observables that are written, comma separated, or all (default: all but matrices)")
-    sweep.add_argument("--memory", metavar="AMOUNT", default="2GB", help="bound on the memory of the process (default: 2GB)")
+    sweep.add_argument("--memory", metavar="BYTES", default="2GB", help="bound on the memory of the process (default: 2GB)")
     sweep.add_argument("--store", metavar="npz|zarr", default="npz", help="files for the observables (default: npz)")
     sweep.add_argument("--dry-run", action="store_true", help="say how many members there are and stop")
+    sweep.add_argument("--fresh", action="store_true", help="begin anew, whatever an interrupted sweep has left")
+    cluster.hosts(sweep.add_argument_group("hosts (docs/scale.md)"))
     _fields(sweep)
 
 

@@ -23,7 +23,7 @@ from typing import Literal
 import numpy as np
 
 from spectral_ode.sections.checks import BadInput as BadInput
-from spectral_ode.sections.checks import above_zero, at_least, documented, one_of, require
+from spectral_ode.sections.checks import Number, above_zero, at_least, documented, one_of, require
 from spectral_ode.sections.common import Seed, Solver
 from spectral_ode.sections.episodes import BalancedStart, DecomposableStart, EpisodeTraining, FullHeads, MultiTask
 from spectral_ode.sections.sequences import MergedHeads, Regression, SeparateHeads, Start, Training
@@ -129,19 +129,19 @@ class Problem:
         return self.task.context ** (1 / 2 if self.attention.kind == "merged" else 1 / 3)
 
     @property
-    def eta(self) -> float:
+    def eta(self) -> Number:
         """Flow time of one training step (of the first, where the learning rate changes)."""
         return self.training.learning_rate * (1.0 if self.units == "paper" else 2 * self.alpha**2)
 
     @property
-    def scale(self) -> float:
+    def scale(self) -> Number:
         """Size of the weights at the start, in the paper's units."""
         if isinstance(self.start, DecomposableStart):
             return self.start.scale * self.task.context**-0.75
         return self.alpha * self.start.scale
 
     @property
-    def end(self) -> float:
+    def end(self) -> Number:
         """Flow time at which everything ends."""
         return self.horizon * (1.0 if self.units == "paper" else self.eta)
 
@@ -157,7 +157,7 @@ class Problem:
         return 1.0 if self.attention.activation == "softmax" else 1.0 / context
 
     @property
-    def atol(self) -> float:
+    def atol(self) -> Number:
         """Absolute tolerance: tied to the start scale unless it was given."""
         return self.solver.rtol * self.scale if self.solver.atol is None else self.solver.atol
 

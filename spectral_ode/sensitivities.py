@@ -23,11 +23,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from spectral_ode import integrate, systems, traced, weights
-from spectral_ode.problem import BadInput, Problem
+from spectral_ode import integrate, rungs, traced, weights
+from spectral_ode.problem import BadInput, Problem, Regression
 from spectral_ode.system import AbstractSystem
 
 WEIGHTS = "weights"  # the name of all initial weights together
+SORTED = ("task.spectrum", "task.prior")  # by them directions are put in order, and with it goes what each one starts from
 OUTSIDE = ("horizon", "training", "solver", "points", "spacing")  # what the flow itself does not see
 
 
@@ -54,7 +55,8 @@ class Sensitivity:
                 entry = f".{place[-1] + 1}" if np.ndim(traced.read(problem, name)) else ""
                 component = " ".join(str(index + 1) for index in place[1:-1])
                 row = {"of": f"{self.of} {component}".strip(), "time": float(self.at[place[0]]), "value": value, "to": name + entry}
-                found.append(row | {"at": number, "derivative": slope, "elasticity": slope * number / value if value else float("nan")})
+                elasticity = slope * number / value if value else float("nan")
+                found.append(row | {"setting": number, "derivative": slope + 0.0, "elasticity": elasticity + 0.0})  # no minus zero
         return found
 
 
@@ -62,16 +64,14 @@ def sensitivity(
     problem: Problem, *, of: str, to: str | tuple[str, ...], at: tuple[float, ...] | None = None, rung: str | None = None
 ) -> Sensitivity:
     """Derivatives of a phase time, or of an observable at the times `at` (default: the end), to fields of the problem or to "weights"."""
-    from spectral_ode.sweep.members import rung_of
-
     names = (to,) if isinstance(to, str) else tuple(to)
     for name in names:
         if name != WEIGHTS:
             differentiable(problem, name)
-    rung = rung_of(problem, rung)
+    rung = rungs.chosen(problem, rung)
     if rung == "training":
         raise BadInput("--rung is training, but sensitivities are those of a flow; use population or reduced")
-    system, start = _made(problem, rung)
+    system, start = rungs.made(problem, rung)
     course = integrate.solve_problem(system, problem, start)
     name = _named(of, [*course.phases, *course.observables])
     is_phase = name in course.phases
@@ -86,6 +86,8 @@ def sensitivity(
     found: dict[str, Any] = _to_fields(task, fields) if fields else {}
     found |= {WEIGHTS: _to_weights(task, system)} if WEIGHTS in names else {}
     value = moments if is_phase else task.values(system, start, diffrax.RecursiveCheckpointAdjoint())
+    if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found)):
+        raise BadInput(f"the derivatives of {name!r} are not numbers there; choose another time, or a larger --start.scale")
     return Sensitivity(name, rung, np.asarray(moments), np.asarray(value), found)
 
 
@@ -97,9 +99,19 @@ def differentiable(problem: Problem, name: str) -> None:
     numbers = value if isinstance(value, tuple) else (value,)
     if value is None:
         raise BadInput(f"{name} is not set in this problem, so nothing depends on it; give it a value first")
+    if name.startswith(SORTED) and (rates := _rates(problem)) and len(set(rates)) < len(rates):
+        raise BadInput(f"{name} sets the order of eigenvalues that are equal, and no derivative is known there; make them distinct")
     if not numbers or any(isinstance(number, bool) or not isinstance(number, float) for number in numbers):
         kind = "a word" if isinstance(numbers[0] if numbers else "", str) else "a whole number"
         raise BadInput(f"{name} is {kind}, which has no derivative; choose a field that is a number or a list of numbers")
+
+
+def _rates(problem: Problem) -> list[float]:
+    """What the directions of linear regression are sorted by."""
+    if not isinstance(problem.task, Regression):
+        return []
+    spectrum, prior = problem.task.spectrum, problem.task.prior
+    return [lam**2 * sig for lam, sig in zip(spectrum, prior * len(spectrum) if len(prior) == 1 else prior, strict=True)]
 
 
 def _named(wanted: str, names: list[str]) -> str:
@@ -109,17 +121,17 @@ def _named(wanted: str, names: list[str]) -> str:
     return plain[wanted.replace("-", " ").lower()]
 
 
+def _list(moments: np.ndarray) -> str:
+    return ",".join(f"{moment:g}" for moment in moments)
+
+
 def _moments(problem: Problem, at: tuple[float, ...] | None) -> np.ndarray:
     moments = np.asarray(at if at is not None else [problem.end], float)
     if moments.size == 0 or not np.all(np.isfinite(moments)) or np.any(np.diff(moments) <= 0) or moments[0] <= 0:
-        raise BadInput(f"--at is {list(moments)}, but growing times above zero are expected")
+        raise BadInput(f"--at is {_list(moments)}, but growing times above zero are expected")
+    if moments[-1] > problem.end:
+        raise BadInput(f"--at is {_list(moments)}, but everything ends at {problem.end:g}; raise --horizon")
     return moments
-
-
-def _made(problem: Problem, rung: str) -> tuple[AbstractSystem, Any]:
-    system = systems.load(problem.system).from_problem(problem)
-    system = system.population() if rung == "population" else system
-    return system, system.project(weights.draw(problem))
 
 
 class _Task:
@@ -166,7 +178,7 @@ def _to_fields(task: _Task, names: list[str]) -> dict[str, np.ndarray]:
 
     def build(points):
         inserted = {name: tuple(point) if point.ndim else point for name, point in points.items()}
-        return _made(traced.insert(task.problem, inserted), task.rung)
+        return rungs.made(traced.insert(task.problem, inserted), task.rung)
 
     # One tangent for every number, outside of jit: what a system asks of its numbers can still be answered there.
     flat, unflatten = jax.flatten_util.ravel_pytree(points)

@@ -19,6 +19,7 @@ import simulate
 from simulate import checkpoint
 from simulate.checkpoint import Keeper
 from spectral_ode import cli, document, runtime
+from spectral_ode.folder import LOCKS
 
 PROBLEM = replace(SMALL, horizon=100.0, points=81, training=replace(SMALL.training, sequences=5000))
 TESTS = Path(__file__).parent
@@ -180,11 +181,12 @@ def test_a_folder_that_cannot_be_made_is_told_once(tmp_path, whole):
 
 def test_two_runs_do_not_share_a_folder(stopped, whole):
     fcntl = pytest.importorskip("fcntl")
-    os.close(checkpoint.LOCKS.pop(stopped.resolve()))
+    os.close(LOCKS.pop(stopped.resolve()))
     warned, before = [], {path: path.read_bytes() for path in stopped.rglob("*.npz")}
-    with open(stopped / ".lock", "wb") as other:
-        fcntl.flock(other, fcntl.LOCK_EX)
-        assert _same(simulate.train(PROBLEM, keep=Keeper(stopped, every=0.0, warn=warned.append)), whole)
+    other = os.open(stopped, os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    assert _same(simulate.train(PROBLEM, keep=Keeper(stopped, every=0.0, warn=warned.append)), whole)
+    os.close(other)
     assert len(warned) == 1
     assert "another run is using it" in warned[0]
     assert before == {path: path.read_bytes() for path in stopped.rglob("*.npz")}

@@ -1,24 +1,19 @@
-"""Sweeps: axes from text, members as problems, chunks that survive a kill, the same bits however the work is cut."""
+"""Sweeps: axes from text, members as problems, what is refused and what fails, tables and fits."""
 
 import csv
 import json
 import os
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from close import assert_close
-from small import SMALL
+from small import SMALL, of_system
 
-from spectral_ode import BadInput, cli, document, draw, solve_problem, systems
-from spectral_ode.sweep import axes, command, members, perform, table
+from spectral_ode import BadInput, batch, cli, document, draw, solve_problem, systems
+from spectral_ode.sweeps import axes, layout, members, perform, table
 
-ROOT = Path(__file__).parent.parent
 SHORT = replace(SMALL, horizon=400.0, points=21, start=replace(SMALL.start, scale=0.3))
 SEPARATE = replace(SHORT, system="linear.separate")
 
@@ -64,9 +59,11 @@ def test_a_wrong_axis_is_one_sentence(text, sentence):
 
 def test_plans_count_and_refuse():
     made = plan("start.scale=0.1,0.2", "task.noise=uniform:0,1", samples=3, seeds=2)
-    rows = list(made.rows())
-    assert len(rows) == made.size == 12
-    assert rows == list(made.rows())  # drawn from an explicit seed
+    rows = [made.row(number) for number in range(made.size)]
+    assert len(rows) == 12
+    assert rows == [dict(zip(made.columns(), values, strict=True)) for values in zip(*made.columns().values(), strict=True)]
+    longer = plan("start.scale=0.1,0.2", "task.noise=uniform:0,1", samples=5, seeds=2)
+    assert longer.row(0)["task.noise"] == rows[0]["task.noise"]  # drawn from an explicit seed, one after the other
     assert rows[0]["task.noise"] == rows[1]["task.noise"] != rows[2]["task.noise"]
     assert rows[0]["task.noise"] == rows[6]["task.noise"]  # the same draws at every point of the grid
     seeds = made.member(rows[1]).seed
@@ -102,7 +99,6 @@ def test_a_sweep_is_its_problems_one_by_one(tmp_path):
     assert [int(row["member"]) for row in rows] == list(range(12))
     summary = json.loads((made["folder"] / "summary.json").read_text())
     assert summary["solved"] == 12
-    assert summary["peak memory"] < summary["memory"]
     assert {"scaling.png", "map.png", "losses.png", "sweep.toml", "failures.json"} <= {path.name for path in made["folder"].iterdir()}
     row = rows[5]  # scale 0.3, context 8, second seed
     problem = document.load("saddle-to-saddle")
@@ -161,88 +157,64 @@ def test_bad_sweeps_are_one_sentence_and_exit_code_two(tmp_path, capsys):
         assert said.count("\n") == 1
 
 
-def test_zarr_holds_the_same_numbers(tmp_path):
-    zarr = pytest.importorskip("zarr", reason="zarr is an optional extra")
-    plain, other = small_sweep(tmp_path / "a")["folder"], small_sweep(tmp_path / "b", "--store", "zarr")["folder"]
-    stored = zarr.open_group(other / "data.zarr", mode="r")
-    for number in range(2):
-        with np.load(plain / "chunks" / f"{number:05d}.npz") as file:
-            assert_close(stored[f"{number}/loss"][:], file["observable/loss"], rtol=0, atol=0)
-    assert read(plain) == read(other)
-
-
-def test_memory_bounds_groups_and_chunks():
+def test_memory_bounds_groups_and_chunks_and_workers(monkeypatch):
     buckets, _ = members.gather(plan("start.scale=linspace:0.1,0.3,200"), "population")
-    roomy, tight = (perform.layout(buckets, size, None) for size in (4 * 2**30, perform.BASE + 40 * 2**20))
-    assert roomy.width == 64
-    assert tight.groups[0] < roomy.groups[0] or tight.width < roomy.width
-    with pytest.raises(BadInput, match="--memory is"):
-        perform.layout(buckets, perform.BASE + 1000, None)
+    monkeypatch.setattr(layout.batch, "cost", lambda built, clock, settings: batch.Cost(10**6 * built.rtol.size, False))
+    fit = lambda memory: layout.fit(buckets, memory, [None], 200)
+    assert fit(4 * 10**9) == layout.Layout(64, (4,), 64 * 10**6, False)
+    tight = layout.BASE + 200 * layout.EACH + 50 * 10**6
+    assert fit(tight) == layout.Layout(16, (13,), 16 * 10**6, False)  # two groups of 25 members would fit
+    assert fit(tight).workers(tight, 200) == 1
+    assert fit(4 * 10**9).workers(4 * 10**9, 200) == len(os.sched_getaffinity(0))
+    for refuse in (fit, lambda memory: layout.check(fit(4 * 10**9), buckets, memory, [None], 200)):
+        with pytest.raises(BadInput, match=r"--memory is 0.9 GB, but 200 members of 21 recorded times need .* GB; give more"):
+            refuse(layout.BASE + 1000)
+
+
+def test_programs_with_lapack_leave_a_thread_free():
+    problem = of_system("linear.merged")
+    buckets, _ = members.gather(plan("start.scale=0.1,0.2", problem=problem), "population")
+    found = layout.fit(buckets, 4 * 10**9, [None], 2)
+    assert found.lapack
+    assert found.workers(4 * 10**9, 2) == max(1, len(os.sched_getaffinity(0)) - 1)
 
 
 def test_members_with_clocks_of_their_own_are_solved_together():
     buckets, _ = members.gather(plan("horizon=300.0,400.0", "start.scale=0.2,0.3"), "population")
     (bucket,) = buckets
-    assert bucket.times.shape == (4, 21)
+    assert bucket.clock(bucket.some(0, 4)).shape == (4, 21)
+
+
+def test_seeds_of_one_stream_need_no_program_of_their_own():
+    buckets, _ = members.gather(plan("seed.start=1,2,3"), "population")
+    assert len(buckets) == 1
+
+
+def test_a_rung_that_some_members_lack_is_refused_for_them_alone():
+    _, refused = members.gather(plan("task.spectrum=0.6,0.3/0.5,0.5", "start.scale=0.2,0.3"), "reduced")
+    assert sorted(refused) == [2, 3]
+    assert "distinct eigenvalues" in refused[2]
+
+
+def test_a_member_that_cannot_be_begun_fails_and_the_others_are_done():
+    fine, wrong = (members.Member(plan(f"start.scale={scale}"), 0) for scale in (0.3, 0.2))
+    clock = fine.problem.times
+    one = perform._alone(fine, "population")
+    made = perform._gather([fine, wrong], clock, [one, "no start"], None)
+    assert list(made["ok"]) == [True, False]
+    assert made["stopped"][1] == "no start"
+    assert np.isnan(made["final/loss"][1])
+    nothing = perform._gather([wrong], clock, ["no start"], None)
+    both = perform._joined([nothing, made])
+    assert both["observable/loss"].shape == (3, clock.size)
+    assert list(both["ok"]) == [False, True, False]
 
 
 def test_exponents_of_a_power_law():
-    rows = [{"x": x, "y": y, "q": 3 * x**-1.5 * y**2} for x in (1.0, 2.0, 4.0) for y in (1.0, 3.0, 5.0)]
+    x, y = (axis.ravel() for axis in np.meshgrid([1.0, 2.0, 4.0], [1.0, 3.0, 5.0], indexing="ij"))
+    rows = table.Table(member=np.arange(9), x=x, y=y, q=3 * x**-1.5 * y**2)
     found = table.exponents(rows, ["x", "y"], "q")
     assert_close([found["x"]["exponent"], found["y"]["exponent"]], [-1.5, 2.0])
-    noisy = [row | {"q": row["q"] * factor} for row, factor in zip(rows, np.exp(0.1 * np.cos(np.arange(9))), strict=True)]
+    noisy = table.Table(rows | {"q": rows["q"] * np.exp(0.1 * np.cos(np.arange(9)))})
     assert 0.005 < table.exponents(noisy, ["x", "y"], "q")["x"]["standard error"] < 0.2
     assert table.exponents(rows, ["x"], "nothing") == {}
-
-
-def test_what_a_memory_is():
-    assert command.memory_of("2GB") == 2 * 2**30
-    assert command.memory_of("500 MB") == 500 * 2**20
-
-
-RUN = [
-    "-m",
-    "spectral_ode",
-    "sweep",
-    "saddle-to-saddle",
-    "--horizon",
-    "300",
-    "--points",
-    "11",
-    "--over",
-    "start.scale=linspace:0.2,0.4,400",
-]
-
-
-def start(out: Path, **environment: str) -> subprocess.Popen:
-    code = "import sys; from spectral_ode.sweep import perform; from spectral_ode.cli import main"
-    code += "; perform.LARGEST = 20_000; sys.exit(main(sys.argv[1:]))"
-    words = [sys.executable, "-c", code, *RUN[2:], "--out", str(out), "--quiet"]
-    return subprocess.Popen(words, cwd=ROOT, env=os.environ | environment, start_new_session=True)
-
-
-@pytest.mark.slow
-def test_a_sweep_that_is_killed_goes_on_and_ends_with_the_same_bytes(tmp_path):
-    assert start(tmp_path / "whole").wait() == 0
-    (whole,) = (tmp_path / "whole").glob("sweep-*")
-    names = sorted(path.name for path in (whole / "chunks").iterdir())
-    assert len(names) > 3
-    generator = np.random.default_rng(0)
-    for _ in range(3):
-        process = start(tmp_path / "killed")
-        deadline = time.monotonic() + 600
-        wanted = len(list((tmp_path / "killed").glob("sweep-*/chunks/[0-9]*.npz"))) + 1
-        while process.poll() is None and len(list((tmp_path / "killed").glob("sweep-*/chunks/[0-9]*.npz"))) < wanted:
-            assert time.monotonic() < deadline
-            time.sleep(0.002)
-        time.sleep(float(generator.uniform(0, 0.05)))
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    assert start(tmp_path / "killed").wait() == 0
-    (killed,) = (tmp_path / "killed").glob("sweep-*")
-    assert sorted(path.name for path in (killed / "chunks").iterdir()) == names
-    for name in names:
-        one, two = (np.load(folder / "chunks" / name) for folder in (whole, killed))
-        assert all(one[key].tobytes() == two[key].tobytes() for key in one.files), name
-    assert read(whole) == read(killed)

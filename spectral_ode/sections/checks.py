@@ -4,6 +4,7 @@ import math
 from dataclasses import field
 from typing import Any
 
+Number = Any  # a float; in the copy of a problem that `traced` makes, a number of jax
 LONGEST = 1000  # characters of a complaint: more is what was given, not what is wrong with it
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from spectral_ode.sections.checks import at_least, documented, moderate, not_above, one_of, require
+from spectral_ode.sections.checks import Number, at_least, documented, moderate, not_above, one_of, require
 
 if TYPE_CHECKING:
     from spectral_ode.problem import Problem
@@ -50,7 +50,7 @@ class MultiTask:
             require(2 <= length <= 100_000, f"an entry of task.tested is {length}, but it must lie between 2 and 100000")
 
     @property
-    def signals(self) -> tuple[float, ...]:
+    def signals(self) -> tuple[Number, ...]:
         """The variances lambda_i of all tasks."""
         return self.signal if len(self.signal) > 1 else self.signal * len(self.dimensions)
 

@@ -6,10 +6,12 @@ folders to look in (separated as in PATH), so that a paper can live outside of t
 
 import ast
 import difflib
+import functools
 import importlib
 import os
 import pkgutil
 import re
+import threading
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,6 +24,9 @@ def elsewhere() -> list[str]:
 
 
 __path__.extend(elsewhere())
+
+
+_PARSING = threading.Lock()  # Python 3.11 cannot parse in two threads at once
 
 
 class Entry(NamedTuple):
@@ -56,9 +61,15 @@ def _modules(folder: str) -> list[pkgutil.ModuleInfo]:
 
 def _parse(path: Path) -> ast.Module:
     try:
-        return ast.parse(path.read_text(encoding="utf-8"))
+        return _tree(path.read_text(encoding="utf-8"))
     except SyntaxError as error:
         raise BadInput(f"{path}, line {error.lineno}: {error.msg}") from None
+
+
+@functools.cache
+def _tree(text: str) -> ast.Module:
+    with _PARSING:
+        return ast.parse(text)
 
 
 def _final(classes: list[ast.ClassDef]) -> list[ast.ClassDef]:

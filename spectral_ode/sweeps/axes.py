@@ -6,13 +6,13 @@
     start.scale=uniform:0.1,1            drawn at random       start.scale=loguniform:1e-3,1    evenly in its logarithm
 
 Axes with values make a grid, the last one moving fastest; at every point of it stand the same `--sample` draws of the random axes, and at
-each of these the same `--seeds` seeds: seed number r adds r to all four seeds of the problem, as run number r does.
+each of these the same `--seeds` seeds: seed number r adds r to all four seeds of the problem, as run number r does. A longer sample begins
+with the draws of a shorter one. Nothing is listed: a member is made from its number when it is needed.
 """
 
-import itertools
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ import numpy as np
 from spectral_ode import document, traced
 from spectral_ode.problem import BadInput, Problem
 
-MOST = 10_000_000  # members
+MOST = 1_000_000  # members
 RANDOM = ("uniform", "loguniform")
 SEEDS = ("seed.start", "seed.task", "seed.data", "seed.noise")
 FORMS = {"linspace": 3, "logspace": 3, "range": 3, "uniform": 2, "loguniform": 2}  # how many numbers each takes at most
@@ -63,19 +63,33 @@ class Plan:
     @property
     def size(self) -> int:
         """Number of members."""
-        return math.prod(len(axis.values) for axis in self.axes if not axis.law) * max(self.samples, 1) * self.seeds
+        return math.prod(self._shape)
 
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """The values of every member by name, with its number among samples and seeds where there are several."""
-        grid = [axis for axis in self.axes if not axis.law]
-        random = [axis for axis in self.axes if axis.law]
-        generator = np.random.default_rng(self.sample_seed)
-        draws = [{axis.name: _draw(generator, axis) for axis in random} for _ in range(max(self.samples, 1))]
-        for values in itertools.product(*(axis.values for axis in grid)):
-            for draw in draws:
-                for seed in range(self.seeds):
-                    chosen = dict(zip([axis.name for axis in grid], values, strict=True)) | draw
-                    yield {axis.name: chosen[axis.name] for axis in self.axes} | ({"seed": seed} if self.seeds > 1 else {})
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        """How many values the axes of the grid have, then the samples and the seeds."""
+        return (*(len(axis.values) for axis in self.axes if not axis.law), max(self.samples, 1), self.seeds)
+
+    @cached_property
+    def _draws(self) -> dict[str, list[Any]]:
+        """The values of the random axes, sample by sample."""
+        laws = [(number, axis) for number, axis in enumerate(self.axes) if axis.law]
+        return {axis.name: _draw(np.random.default_rng([self.sample_seed, number]), axis, self.samples) for number, axis in laws}
+
+    def row(self, number: int) -> dict[str, Any]:
+        """The values of a member by name, with its number among the seeds where there are several."""
+        *places, sample, seed = map(int, np.unravel_index(number, self._shape))
+        grid = iter(places)
+        row = {axis.name: self._draws[axis.name][sample] if axis.law else axis.values[next(grid)] for axis in self.axes}
+        return row | ({"seed": seed} if self.seeds > 1 else {})
+
+    def columns(self) -> dict[str, list[Any]]:
+        """The same for all members: a list of values for every name."""
+        *places, sample, seed = np.unravel_index(np.arange(self.size), self._shape)
+        grid = iter(places)
+        chosen = lambda axis: (self._draws[axis.name], sample) if axis.law else (axis.values, next(grid))
+        found = {axis.name: [values[place] for place in index] for axis in self.axes for values, index in [chosen(axis)]}
+        return found | ({"seed": seed.tolist()} if self.seeds > 1 else {})
 
     def member(self, row: dict[str, Any]) -> Problem:
         """The problem of one member; raises `BadInput` where the combination is not allowed."""
@@ -107,7 +121,7 @@ def axis(problem: Problem, text: str) -> Axis:
         return _spread(name, text, now, form, rest)
     entries = values.split("/") if isinstance(now, tuple) else values.split(",")
     field = _field(name)
-    return Axis(name, text, tuple(document.coerce(field, entry.strip()) for entry in entries))
+    return Axis(name, text, tuple(dict.fromkeys(document.coerce(field, entry.strip()) for entry in entries)))
 
 
 def _field(name: str) -> document.Field:
@@ -160,8 +174,8 @@ def _whole(value: float) -> int:
     return round(float(value))
 
 
-def _draw(generator: np.random.Generator, axis: Axis) -> Any:
+def _draw(generator: np.random.Generator, axis: Axis, count: int) -> list[Any]:
     assert axis.law
     form, low, high = axis.law
-    value = generator.uniform(low, high) if form == "uniform" else math.exp(generator.uniform(math.log(low), math.log(high)))
-    return _whole(value) if _integer(axis.name) else float(value)
+    values = generator.uniform(low, high, count) if form == "uniform" else np.exp(generator.uniform(math.log(low), math.log(high), count))
+    return [_whole(value) if _integer(axis.name) else float(value) for value in values]
