@@ -15,7 +15,7 @@ LAYERS = ["spectral_ode", "simulate", "validate", "figures"]
 FILES = sorted(path for layer in LAYERS for path in (ROOT / layer).rglob("*.py"))
 # The commands are the top of the program; they import upward, inside functions only.
 COMMANDS = {"spectral_ode/run.py", "spectral_ode/replay.py", "spectral_ode/compare.py"}
-COMMANDS |= {"spectral_ode/sweeps/command.py", "spectral_ode/sweeps/perform.py", "spectral_ode/sweeps/layout.py"}
+COMMANDS |= {"spectral_ode/sweeps/command.py", "spectral_ode/sweeps/perform.py", "spectral_ode/sweeps/layout.py", "spectral_ode/cluster.py"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
