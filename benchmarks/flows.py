@@ -3,9 +3,9 @@
 Linear attention with separate key and query, D = 4, H = 4: 36 unknowns, 101 saved times. Easy: start 0.3 up to t = 1500; hard: start 0.03
 up to t = 15000. scipy's LSODA (1e-8/1e-11), by `solve_ivp` and by `odeint`, integrates 20 of the members, one after the other in one
 process, and its time is multiplied by 50; its field is hand-written numpy. Ours is `spectral_ode.batch` with all 1000. Errors are the
-largest |weight| error at the saved times against Dopri8 at 1e-12, of the same 20 members for both, the last ones; our tolerance (Tsit5, 1e-6
-and 6e-6) was chosen on the first 20, such that our error was no larger there. The worst of all 1000 is told in the first column. With compilation: a fresh process that compiles everything
-first; imports and the drawing of the starts are left out.
+largest |weight| error at the saved times against Dopri8 at 1e-12, of the same 20 members for both, the last ones; our tolerance (Tsit5,
+1e-6 and 6e-6) was chosen on the first 20, such that our error was no larger there. The worst of all 1000 is told in the first column. With
+compilation: a fresh process that compiles everything first; imports and the drawing of the starts are left out.
 
 Where the time goes (profile of 64 members, one core of a busy machine; a step of Dopri8 has 13 evaluations of the field):
 

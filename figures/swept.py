@@ -5,15 +5,20 @@ from typing import Any
 
 import numpy as np
 from matplotlib import pyplot as plt
+from matplotlib import ticker
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 
 from figures import style
 from spectral_ode.sweeps.axes import Plan
 from spectral_ode.sweeps.table import LOSS, REFUSED, Table
 
-CURVES, RUNS = 5, 100  # values of an axis whose loss is drawn, and members of each at most
+CURVES, RUNS = 4, 100  # values of an axis whose loss is drawn, and members of each at most
 BAND = (10, 90)  # percent
+MARKERS = "os^vD"
+LINES, TICKS = 5, 6  # values of a second axis that become lines, and labels along a map at most
+SPREAD = f"line: median, band: {BAND[0]} to {BAND[1]} % of all members there"
 DOTS = 40  # members with values of their own from which on they are dots, not a line
 Losses = Callable[[set[int]], dict[int, tuple[np.ndarray, np.ndarray]]]
 
@@ -66,7 +71,7 @@ def _scaling(table: Table, name: str, shown: str, fits: dict[str, dict[str, floa
     usable = np.isfinite(q) & (q > 0)
     with plt.style.context(style.STYLE):
         figure, axes = plt.subplots(figsize=(style.FULL * 0.7, 3.0))
-        second = next((other for other in others if np.unique(table.numbers(other)).size <= CURVES), None)
+        second = next((other for other in others if np.unique(table.numbers(other)).size <= LINES), None)
         groups = [(None, np.ones(x.size, bool))]
         if second:
             values = table.numbers(second)
@@ -75,19 +80,28 @@ def _scaling(table: Table, name: str, shown: str, fits: dict[str, dict[str, floa
         for index, (value, inside) in enumerate(groups):
             several |= _band(axes, x[inside], q[inside], index, f"{second} = {value:g}" if second else None)
         if name in fits:
-            p, ends = fits[name]["exponent"], np.asarray([x[usable].min(), x[usable].max()])
+            p, ends = fits[name]["exponent"], np.geomspace(x[usable].min(), x[usable].max())
             level = np.exp(np.mean(np.log(q[usable]) - p * np.log(x[usable])))
-            label = f"fit: exponent {p:.3f} ± {fits[name]['standard error']:.2g}"
+            label = f"fit: exponent {p:.3f} ± {fits[name]['standard error']:.1g}".replace("-", "\N{MINUS SIGN}", 1)
             axes.plot(ends, level * ends**p, color=style.INK, linewidth=1.0, linestyle=(0, (4, 2)), label=label)
-        for change, positive in ((axes.set_xscale, _positive(x)), (axes.set_yscale, _positive(q))):
-            change("log" if positive or name in fits else "linear")
+        for change, axis, positive in ((axes.set_xscale, axes.xaxis, _positive(x)), (axes.set_yscale, axes.yaxis, _positive(q))):
+            if positive:
+                change("log")
+                _ticks(axis)
         axes.set_xlabel(name)
         axes.set_ylabel(_label(shown))
         if several:
-            axes.set_title(f"median, band: {BAND[0]} to {BAND[1]} % of the members there", fontsize=style.SMALL, color="0.4")
+            axes.set_title(SPREAD, fontsize=style.SMALL, color="0.4")
         if second or name in fits:
             axes.legend()
     return figure
+
+
+def _ticks(axis: Axis) -> None:
+    """Plain numbers 1, 2, 5, 10 along a logarithmic axis."""
+    axis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(lambda value, _: f"{value:g}")
+    axis.set_minor_formatter(ticker.NullFormatter())
 
 
 def _band(axes: Axes, x: np.ndarray, q: np.ndarray, index: int, label: str | None) -> bool:
@@ -100,8 +114,9 @@ def _band(axes: Axes, x: np.ndarray, q: np.ndarray, index: int, label: str | Non
     there = [(value, part) for value in values if (part := q[(x == value) & reached]).size]
     if not there:
         return False
-    at, marker = [value for value, _ in there], "-o" if values.size <= DOTS else "-"
-    axes.plot(at, [np.median(part) for _, part in there], marker, markersize=2.5, color=style.color(index), label=label)
+    at, marker = [value for value, _ in there], MARKERS[index % len(MARKERS)] if values.size <= DOTS else ""
+    line = {"linewidth": max(2.4 - 0.5 * index, 0.8), "marker": marker, "markersize": 5.5 - 0.8 * index}  # a line under another shows
+    axes.plot(at, [np.median(part) for _, part in there], color=style.color(index), label=label, **line)
     if counts.max() == 1:
         return False
     low, high = zip(*(np.percentile(part, BAND) for _, part in there), strict=True)
@@ -126,11 +141,13 @@ def _map(table: Table, across: str, up: str, shown: str, *, several: bool) -> Fi
         norm = "log" if _positive(values) else None
         image = axes.pcolormesh(np.ma.masked_invalid(values), norm=norm, cmap="viridis", rasterized=True)
         for names, change in ((xs, axes.set_xticks), (ys, axes.set_yticks)):
-            chosen = np.unique(np.linspace(0, len(names) - 1, min(len(names), 8)).astype(int))
+            chosen = np.arange(0, len(names), -(-len(names) // TICKS))
             change(chosen + 0.5, [_shows(names[index]) for index in chosen])
         axes.set_xlabel(across)
         axes.set_ylabel(up)
-        figure.colorbar(image, label=_label(shown) + (", median" if several else ""))
+        bar = figure.colorbar(image, label=_label(shown) + (", median" if several else ""))
+        if norm:
+            _ticks(bar.ax.yaxis)
         if np.isnan(values).any():
             axes.set_title("grey: not reached", fontsize=style.SMALL, color="0.4")
     return figure
@@ -159,7 +176,7 @@ def _losses(table: Table, name: str | None, losses: Losses) -> Figure:
         axes.set_ylabel("loss")
         axes.set_ylim(bottom=0)
         if several:
-            axes.set_title(f"median, band: {BAND[0]} to {BAND[1]} % of the members there", fontsize=style.SMALL, color="0.4")
+            axes.set_title(SPREAD, fontsize=style.SMALL, color="0.4")
         if name and groups:
             axes.legend()
     return figure

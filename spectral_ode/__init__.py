@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from spectral_ode.problem import Problem as Problem
     from spectral_ode.runtime import configure as configure
     from spectral_ode.sensitivities import sensitivity as sensitivity
+    from spectral_ode.sweeps.call import sweep as sweep
     from spectral_ode.system import AbstractSystem as AbstractSystem
     from spectral_ode.trajectory import Trajectory as Trajectory
     from spectral_ode.weights import draw as draw
@@ -32,6 +33,7 @@ _HOME = {
     "sensitivity": "sensitivities",
     "solve": "integrate",
     "solve_problem": "integrate",
+    "sweep": "sweeps.call",
 }
 
 __all__ = [
@@ -46,6 +48,7 @@ __all__ = [
     "sensitivity",
     "solve",
     "solve_problem",
+    "sweep",
     "systems",
 ]
 

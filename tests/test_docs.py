@@ -38,6 +38,8 @@ THROUGH = {
     "python -m spectral_ode compare": "",
     "python -m spectral_ode replay": "",
     "python -m spectral_ode run one_head.toml": "",
+    "python -m spectral_ode sensitivity saddle-to-saddle --of half-1": "",
+    "python -m spectral_ode sweep saddle-to-saddle --over start.scale=0.2,0.3,0.4": "",
     "python -m validate one_head.toml": "",
     "python -m spectral_ode run saddle-to-saddle": "--horizon 3000 --points 200",  # two of four drops; only as it stands there, no flags
 }

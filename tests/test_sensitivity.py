@@ -77,9 +77,7 @@ def test_the_time_of_a_drop_is_that_of_the_closed_form():
         moved = jax.tree.map(lambda leaf: leaf * (scale / problem.start.scale), weights)
         return system.time_to(HALF ** (1 / 3) * system.limit, system.project(moved).v)[1]
 
-    assert_close(
-        found.derivative["start.scale"][0], jax.grad(later)(problem.start.scale), rtol=1e-7
-    )  # the solver, and the drop
+    assert_close(found.derivative["start.scale"][0], jax.grad(later)(problem.start.scale), rtol=1e-7)  # the solver, and the drop
 
 
 def test_all_weights_at_once_are_those_one_by_one():

@@ -11,7 +11,7 @@ import pytest
 from close import assert_close
 from small import SMALL, of_system
 
-from spectral_ode import BadInput, batch, cli, document, draw, solve_problem, systems
+from spectral_ode import BadInput, batch, cli, document, draw, solve_problem, sweep, systems
 from spectral_ode.sweeps import axes, layout, members, perform, table
 
 SHORT = replace(SMALL, horizon=400.0, points=21, start=replace(SMALL.start, scale=0.3))
@@ -218,3 +218,21 @@ def test_exponents_of_a_power_law():
     noisy = table.Table(rows | {"q": rows["q"] * np.exp(0.1 * np.cos(np.arange(9)))})
     assert 0.005 < table.exponents(noisy, ["x", "y"], "q")["x"]["standard error"] < 0.2
     assert table.exponents(rows, ["x"], "nothing") == {}
+
+
+def test_a_sweep_from_python_has_its_table(tmp_path):
+    over = {"start.scale": np.array([0.3, 0.4]), "task.spectrum": [(0.6, 0.3), (0.5, 0.2)]}
+    found = sweep(SEPARATE, over, seeds=2, keep=["loss"], out=tmp_path)
+    assert found.folder.is_dir()
+    assert found.table["start.scale"] == [0.3] * 4 + [0.4] * 4
+    assert found.table["task.spectrum"][2] == (0.5, 0.2)
+    assert np.isfinite(found.table["half 1"]).all()
+    assert str(found).startswith("8 members, population: 8 solved")
+    with np.load(found.folder / "chunks" / "00000.npz", allow_pickle=False) as chunk:
+        assert chunk["observable/loss"].shape == (8, 21)
+        assert not [name for name in chunk.files if name.startswith("observable/") and name != "observable/loss"]
+    again = sweep(SEPARATE, {"start.scale": "0.3,0.4", "task.spectrum": "0.6,0.3/0.5,0.2"}, seeds=2, keep=["loss"], out=tmp_path)
+    assert again.folder == found.folder
+    assert again.summary["found there"] == 8
+    with pytest.raises(BadInput, match="store is 'disk'"):
+        sweep(SEPARATE, over, store="disk", out=tmp_path)

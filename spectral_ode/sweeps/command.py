@@ -35,10 +35,18 @@ class Request(NamedTuple):
 
 
 class Swept(NamedTuple):
-    """What came of a sweep: its summary, and (in the first process) its table."""
+    """What came of a sweep: its summary, and (in the first process) its table, a column for every name; printed, it says the summary."""
 
     summary: dict[str, Any]
-    table: Table | None
+    table: Table
+
+    @property
+    def folder(self) -> Path:
+        """Where it is."""
+        return Path(self.summary["folder"])
+
+    def __str__(self) -> str:
+        return words(self.summary)
 
 
 def identity(plan: Plan, request: Request, rung: str) -> str:
@@ -98,7 +106,7 @@ def carry_out(name: str, plan: Plan, request: Request, out: str, *, talk: bool) 
         release(folder)
     if talk:
         print(words(summary))
-    return Swept(summary, made[0] if made else None)
+    return Swept(summary, made[0] if made else Table())
 
 
 @contextmanager

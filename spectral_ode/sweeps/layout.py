@@ -39,7 +39,7 @@ class Chunk:
 
 
 class Layout(NamedTuple):
-    """How members are laid out: the width of a group, how many groups make a chunk of each bucket, and what a group needs (`batch.Cost`)."""
+    """The width of a group at most, how many groups make a chunk of each bucket, and what a group needs (`batch.Cost`)."""
 
     width: int
     groups: tuple[int, ...]
@@ -50,7 +50,7 @@ class Layout(NamedTuple):
         """All chunks, in order."""
         found: list[Chunk] = []
         for index, (bucket, groups) in enumerate(zip(buckets, self.groups, strict=True)):
-            size = groups * self.width
+            size = groups * bucket.width(self.width)
             for place in range(0, len(bucket.numbers), size):
                 found.append(Chunk(len(found), index, place, bucket.numbers[place : place + size]))
         return found
@@ -63,16 +63,19 @@ class Layout(NamedTuple):
 
 def fit(buckets: list[Bucket], memory: int, keep: list[Names], members: int) -> Layout:
     """The widest groups, up to `batch.WIDTH`, and the largest chunks that the memory allows."""
-    room, width = _room(memory, members), batch.WIDTH
+    training = buckets[0].rung == "training"
+    room, width = _room(memory, members), 1 if training else batch.WIDTH
     need, lapack = _most(buckets, width, keep)
     while width > 1 and need > room / 2:
         guess = int(width * max(room, 1) / 2 / need)  # it grows in a straight line
         width = max(1, min(width // 2, 2 ** int(math.log2(max(guess, 1)))))
         need, lapack = _most(buckets, width, keep)
     sizes = [_kept(bucket, names) for bucket, names in zip(buckets, keep, strict=True)]
-    groups = [max(1, int(min(room / 4, LARGEST) // (width * size))) for size in sizes]
-    filling = [math.ceil(len(bucket.numbers) / width) for bucket in buckets]
-    found = Layout(width, tuple(map(min, groups, filling)), need, lapack)
+    widths = [bucket.width(width) for bucket in buckets]
+    groups = [max(1, int(min(room / 4, LARGEST) // (own * size))) for own, size in zip(widths, sizes, strict=True)]
+    filling = [math.ceil(len(bucket.numbers) / own) for own, bucket in zip(widths, buckets, strict=True)]
+    groups = [1] * len(buckets) if training else list(map(min, groups, filling))  # a training takes long: each is kept when it is done
+    found = Layout(width, tuple(groups), need, lapack)
     check(found, buckets, memory, keep, members)
     return found
 
@@ -99,9 +102,10 @@ def _most(buckets: list[Bucket], width: int, keep: list[Names]) -> batch.Cost:
         if bucket.rung == "training":  # one after the other, whatever the width is
             found[str(len(found))] = batch.Cost(_training(bucket), False)
             continue
-        count = min(width, len(bucket.numbers))
-        built, clock = bucket.build(0, count, width), bucket.clock(bucket.some(0, count))
-        clock = clock if clock.ndim == 1 else np.resize(clock, (width, clock.shape[-1]))
+        own = bucket.width(width)
+        count = min(own, len(bucket.numbers))
+        built, clock = bucket.build(0, count, own), bucket.clock(bucket.some(0, count))
+        clock = clock if clock.ndim == 1 else np.resize(clock, (own, clock.shape[-1]))
         settings = bucket.settings._replace(keep=names)
         program = str((jax.tree.structure(built), [np.shape(leaf) for leaf in jax.tree.leaves(built)], clock.shape, settings))
         if program not in found:

@@ -5,6 +5,7 @@ the order of their start scale, so that members of one group leave their plateau
 Problems are made when they are needed and not kept: a bucket remembers a few numbers of each member.
 """
 
+import math
 import threading
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -80,6 +81,10 @@ class Bucket:
     points: int
     _builder: Any = None
     _lock: Any = field(default_factory=threading.Lock)
+
+    def width(self, most: int) -> int:
+        """The width of its groups: `most`, or as many as a bucket with fewer members needs."""
+        return min(most, 2 ** math.ceil(math.log2(len(self.numbers))))
 
     def some(self, place: int, count: int) -> list[Member]:
         """Members in a row."""

@@ -33,13 +33,14 @@ class Outcome:
 def perform(
     buckets: list[Bucket], plan: Layout, keep: list[Names], store: Chunks, workers: int, tell: Callable[[int, int, float], None]
 ) -> Outcome:
-    """Solve what is not on disk yet, `workers` groups at a time; `tell` hears how many members are done, of how many, and how many a second."""
+    """Solve what is not on disk yet, `workers` groups at a time; `tell` hears how many members are done, of how many, and their rate."""
     mine = plan.chunks(buckets)[jax.process_index() :: jax.process_count()]
     todo = [chunk for chunk in mine if not store.there(chunk)]
     total = sum(chunk.count for chunk in mine)
     outcome, begun = Outcome(found_there=total - sum(chunk.count for chunk in todo)), time.perf_counter()
-    pieces = ((chunk, start) for chunk in todo for start in range(0, chunk.count, plan.width))
-    work = lambda piece: _group(buckets[piece[0].bucket], piece[0], piece[1], plan.width, keep[piece[0].bucket])
+    width = lambda chunk: buckets[chunk.bucket].width(plan.width)
+    pieces = ((chunk, start) for chunk in todo for start in range(0, chunk.count, width(chunk)))
+    work = lambda piece: _group(buckets[piece[0].bucket], *piece, width(piece[0]), keep[piece[0].bucket])  # pyright: ignore
     waiting, parts = iter(todo), []
     chunk = next(waiting, None)
     if buckets[0].rung == "training":  # which uses all cores itself
@@ -50,7 +51,7 @@ def perform(
         outcome.done += arrays["member"].size
         tell(outcome.found_there + outcome.done, total, outcome.done / (time.perf_counter() - begun))
         if sum(part["member"].size for part in parts) == chunk.count:
-            size, count = plan.groups[chunk.bucket] * plan.width, len(buckets[chunk.bucket].numbers)
+            size, count = plan.groups[chunk.bucket] * width(chunk), len(buckets[chunk.bucket].numbers)
             store.save(chunk, _joined(parts), size=size, count=count)
             parts, chunk = [], next(waiting, None)
     outcome.seconds = time.perf_counter() - begun
