@@ -169,6 +169,8 @@ def _begin(options: argparse.Namespace) -> bool:
     """Check the output folder, set up jax, and say whether to talk."""
     from spectral_ode import run, runtime
 
+    if "jax" not in sys.modules:
+        run.writable(options.out)  # a mistake is told before anything heavy begins
     runtime.configure()
     cluster.agree(lambda: run.writable(options.out))
     return cluster.first() and not (options.quiet or options.json)

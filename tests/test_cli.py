@@ -42,7 +42,7 @@ def test_list_shows_every_system_and_every_preset_with_its_title(capsys):
 
 def test_no_command_shows_the_help(capsys):
     assert cli.main([]) == 0
-    assert "{run,replay,compare,list}" in capsys.readouterr().out
+    assert "{run,sweep,sensitivity,replay,compare,list}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
