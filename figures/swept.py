@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from figures import style
 from spectral_ode.sweeps.axes import Plan
-from spectral_ode.sweeps.table import LOSS, REFUSED, Table
+from spectral_ode.sweeps.table import LOSS, REFUSED, Table, bent
 
 CURVES, RUNS = 4, 100  # values of an axis whose loss is drawn, and members of each at most
 BAND = (10, 90)  # percent
@@ -32,7 +32,7 @@ def draw(plan: Plan, table: Table, shown: str, fits: dict[str, dict[str, float]]
     found = {}
     for name in [name for name in numeric if name in random] or numeric[:1]:
         others = [other for other in numeric if other != name]
-        found["scaling" if len(random) < 2 else f"scaling {name}"] = _scaling(table, name, shown, fits, others)
+        found["scaling" if len(random) < 2 else f"scaling-{name}"] = _scaling(table, name, shown, fits, others)
     grid = [axis.name for axis in plan.axes if not axis.law and len(axis.values) > 1]
     if len(grid) >= 2:
         found["map"] = _map(table, grid[0], grid[1], shown, several=len(grid) > 2 or plan.seeds > 1 or bool(random))
@@ -82,7 +82,8 @@ def _scaling(table: Table, name: str, shown: str, fits: dict[str, dict[str, floa
         if name in fits:
             p, ends = fits[name]["exponent"], np.geomspace(x[usable].min(), x[usable].max())
             level = np.exp(np.mean(np.log(q[usable]) - p * np.log(x[usable])))
-            label = f"fit: exponent {p:.3f} ± {fits[name]['standard error']:.1g}".replace("-", "\N{MINUS SIGN}", 1)
+            label = f"fit: exponent {p:.3f} ± {fits[name]['standard error']:.1g}"
+            label = label.replace("-", "\N{MINUS SIGN}", 1) + (", no power law" if bent(fits[name]) else "")
             axes.plot(ends, level * ends**p, color=style.INK, linewidth=1.0, linestyle=(0, (4, 2)), label=label)
         for change, axis, positive in ((axes.set_xscale, axes.xaxis, _positive(x)), (axes.set_yscale, axes.yaxis, _positive(q))):
             if positive:

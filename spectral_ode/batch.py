@@ -157,6 +157,8 @@ def _shared(members: Members, times: Float[Array, " time"], settings: Settings) 
     rtol, atol = members.rtol[None], members.atol[None]
     # Proportional and integral: where stability limits the step, far fewer steps are rejected.
     controller = diffrax.PIDController(rtol=rtol, atol=atol, norm=_norm, pcoeff=0.3, icoeff=0.3)  # pyright: ignore[reportArgumentType]
+    if settings.solver == "dopri8":  # whose interpolation is worse than its steps, as `integrate` says; that of the others is as good
+        controller = diffrax.ClipStepSizeController(controller, step_ts=times)
 
     def settled(t, Y, args, **_):
         past = along(lambda system, y: jnp.all(jnp.stack([value > 0 for value in system.phases(system.observe(y)).values()])))(Y)

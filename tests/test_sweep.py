@@ -220,6 +220,16 @@ def test_exponents_of_a_power_law():
     assert table.exponents(rows, ["x"], "nothing") == {}
 
 
+def test_what_is_no_power_law_is_told():
+    x = np.geomspace(1e-4, 0.1, 30)
+    fit = lambda q: table.exponents(table.Table(member=np.arange(30), x=x, q=q), ["x"], "q")["x"]
+    logarithm = fit(-0.5 * np.log(x))  # whose local exponent is 1 / ln x
+    assert table.bent(logarithm)
+    assert logarithm["first"] > logarithm["exponent"] > logarithm["last"]
+    assert not table.bent(fit(3 * x**-0.7))
+    assert not table.bent(fit(3 * x**-0.7 * np.exp(0.05 * np.cos(np.arange(30.0) ** 2))))
+
+
 def test_a_sweep_from_python_has_its_table(tmp_path):
     over = {"start.scale": np.array([0.3, 0.4]), "task.spectrum": [(0.6, 0.3), (0.5, 0.2)]}
     found = sweep(SEPARATE, over, seeds=2, keep=["loss"], out=tmp_path)

@@ -13,7 +13,7 @@ from spectral_ode.sweeps.command import Swept
 
 def sweep(
     problem: Problem,
-    over: Mapping[str, str | Sequence[Any]],
+    over: Mapping[str, Any],
     *,
     samples: int = 0,
     sample_seed: int = 0,
@@ -44,7 +44,7 @@ def sweep(
     return command.carry_out(name or problem.system, plan, request, os.fspath(out), talk=False)
 
 
-def _text(values: str | Sequence[Any]) -> str:
+def _text(values: Any) -> str:
     """Values as the command line takes them."""
     if isinstance(values, str):
         return values

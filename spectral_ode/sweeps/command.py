@@ -76,7 +76,7 @@ def carry_out(name: str, plan: Plan, request: Request, out: str, *, talk: bool) 
 
         def tell(done: int, total: int, rate: float) -> None:
             left = (total - done) / max(rate, 1e-9)
-            progress.bar("sweep", done / total, f"   {done} of {total} members, {rate:.3g} a second, {_duration(left)} left")
+            progress.bar("sweep", done / total, f"   {done} of {total}, {rate:.3g} a second, {_duration(left)} left")
 
         def work() -> tuple[Layout, store.Chunks, perform.Outcome]:
             with _told(folder, "make room, and start the same command again: the chunks that are there are kept"):
@@ -165,12 +165,14 @@ def words(summary: dict[str, Any]) -> str:
     there = f"{summary['found there']} were there already"
     solved = f"{summary['solved']} solved in {summary['seconds']:.3g} s ({rate:.3g} a second)"
     both = ", ".join([solved] * bool(summary["solved"]) + [there] * bool(summary["found there"]))
-    lines = [f"{summary['members']} members, {summary['rung']}: {both}"]
+    count = lambda number, word: f"{number} {word}" + "s" * (number != 1)
+    lines = [f"{count(summary['members'], 'member')}, {summary['rung']}: {both}"]
     for name, fit in summary["exponents"].items():
-        lines.append(f"{summary['shown']} ~ {name}^({fit['exponent']:.4g} +- {fit['standard error']:.2g})")
+        bend = f", but no power law: from {fit['first']:.3g} to {fit['last']:.3g} along the axis" if table.bent(fit) else ""
+        lines.append(f"{summary['shown']} ~ {name}^({fit['exponent']:.4g} +- {fit['standard error']:.2g}){bend}")
     if summary["refused"]:
-        lines.append(f"{summary['refused']} combinations are not allowed and were left out; failures.json says why")
+        lines.append(f"{count(summary['refused'], 'combination')} not allowed and left out; failures.json says why")
     if summary["failed"]:
-        lines.append(f"{summary['failed']} members failed; failures.json has their problems and says why")
+        lines.append(f"{count(summary['failed'], 'member')} failed; failures.json has the problem and the reason of each")
     lines.append(f"peak memory {summary['peak memory'] / 1e9:.2g} of {summary['memory'] / 1e9:.3g} GB; {summary['folder']}")
     return "\n".join(lines)

@@ -5,7 +5,7 @@ With x_a the axes that are positive numbers, and q the quantity, positive where 
     ln q = c + sum_a p_a ln x_a + residual,      by least squares over all members;
 
 the standard error of p_a is that of ordinary least squares, from the scatter of the residuals: it knows nothing of a law that is not a
-power law, so look at the picture, too.
+power law. So each axis with at least five values is given a bend, too, p_a + 2 b_a ln x_a, and the exponents at its two ends are told.
 """
 
 from collections.abc import Iterable, Iterator
@@ -96,14 +96,33 @@ def exponents(table: Table, names: list[str], shown: str) -> dict[str, dict[str,
     axes = {name: values for name, values in axes.items() if np.all(values > 0) and np.unique(values).size >= 3}
     if not axes or np.count_nonzero(usable) <= len(axes) + 1:
         return {}
-    X = np.stack([np.ones(np.count_nonzero(usable)), *(np.log(values) for values in axes.values())], axis=1)
-    y = np.log(q[usable])
-    if np.linalg.matrix_rank(X) < X.shape[1]:
+    y, logs = np.log(q[usable]), {name: np.log(values) for name, values in axes.items()}
+    straight = _least_squares(list(logs.values()), y)
+    if straight is None:
         return {}
+    found = {}
+    for number, (name, log) in enumerate(logs.items()):
+        p, error = straight[0][number + 1], straight[1][number + 1]
+        found[name] = {"exponent": float(p), "standard error": float(error), "members": int(y.size)}
+        middle = log - log.mean()
+        bent = _least_squares([*logs.values(), middle**2], y) if np.unique(log).size >= 5 else None
+        if bent is not None:
+            slope = lambda at, bent=bent, number=number: float(bent[0][number + 1] + 2 * bent[0][-1] * at)
+            found[name] |= {"first": slope(middle.min()), "last": slope(middle.max()), "bend error": float(bent[1][-1] * 2 * np.ptp(log))}
+    return found
+
+
+def bent(fit: dict[str, float]) -> bool:
+    """Whether the exponent changes along its axis by a tenth, and by more than four standard errors: then it is no power law."""
+    change = abs(fit.get("last", 0.0) - fit.get("first", 0.0))
+    return change > max(0.1 * abs(fit["exponent"]), 4 * fit.get("bend error", 0.0), 1e-3)
+
+
+def _least_squares(columns: list[np.ndarray], y: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+    """Coefficients of one and of the columns, and their standard errors; None where they are not determined."""
+    X = np.stack([np.ones(y.size), *columns], axis=1)
+    if y.size <= X.shape[1] or np.linalg.matrix_rank(X) < X.shape[1]:
+        return None
     solution = np.linalg.lstsq(X, y, rcond=None)[0]
     residual = y - X @ solution
-    variance = residual @ residual / (y.size - X.shape[1]) * np.diag(np.linalg.inv(X.T @ X))
-    return {
-        name: {"exponent": float(p), "standard error": float(np.sqrt(v)), "members": int(y.size)}
-        for name, p, v in zip(axes, solution[1:], variance[1:], strict=True)
-    }
+    return solution, np.sqrt(residual @ residual / (y.size - X.shape[1]) * np.diag(np.linalg.inv(X.T @ X)))
