@@ -166,9 +166,11 @@ def _shared(members: Members, times: Float[Array, " time"], settings: Settings) 
 
     term = diffrax.ODETerm(lambda t, Y, args: flatten(field(Y)))
     method, event = integrate.SOLVERS[settings.solver](), diffrax.Event(settled) if settings.steady else None
-    solution = integrate.course(term, method, controller, start, times, max_steps=settings.max_steps, event=event)
-    reached = jnp.maximum(jnp.sum(jnp.cumprod(jnp.all(jnp.isfinite(jnp.asarray(solution.ys)), axis=1), axis=0), axis=0), 1)  # members
-    index = jnp.minimum(jnp.arange(times.size)[:, None], reached[None] - 1)
+    steady = settings.steady
+    solution = integrate.course(term, method, controller, start, times, max_steps=settings.max_steps, event=event, end=steady)
+    finite = jnp.maximum(jnp.sum(jnp.cumprod(jnp.all(jnp.isfinite(jnp.asarray(solution.ys)), axis=1), axis=0), axis=0), 1)  # members
+    reached = integrate.without_end(finite, steady)
+    index = jnp.minimum(jnp.arange(times.size)[:, None], finite[None] - 1)
     Y = jnp.take_along_axis(jnp.asarray(solution.ys), index[:, None], axis=0)  # time x unknowns x members
     observables = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, -1, 0), jax.vmap(observe)(Y))
     states = jax.tree.map(lambda leaf: jnp.moveaxis(leaf, -1, 0), jax.vmap(unflatten)(Y))

@@ -118,9 +118,11 @@ def _integrate(system, state, times, rtol, atol, solver, max_steps, steady, phas
 
     # Saved times are stepped to: between its steps a solver interpolates at a lower order than it steps, ten to hundred times rtol off.
     clipped = diffrax.ClipStepSizeController(controller, step_ts=times)
-    solution = course(term, method, clipped, state, times, max_steps=max_steps, event=diffrax.Event(settled) if steady else None)
-    # Under tracing the arrays keep their length: a state that is no longer integrated holds its last value.
-    states, reached = _held(solution.ys, times.size)
+    event = diffrax.Event(settled) if steady else None
+    solution = course(term, method, clipped, state, times, max_steps=max_steps, event=event, end=steady)
+    # Under tracing the arrays keep their length: a state that is no longer integrated holds its last value, which is the steady one.
+    states, reached = _held(solution.ys, times.size + steady)
+    states, reached = jax.tree.map(lambda leaf: leaf[: times.size], states), without_end(reached, steady)
     observables, seen = _held(jax.vmap(system.observe)(states), times.size)
     moments = _locate(system, term, method, controller, times, states, observables, max_steps) if phases else {}
     failed = jnp.where(solution.result == diffrax.RESULTS.successful, 0, 1)
@@ -140,8 +142,13 @@ def _held(tree, length: int):
     return jax.tree.map(lambda leaf: leaf[index], tree), reached
 
 
-def course(term, method, controller, state, times, *, max_steps: int, **more: Any) -> diffrax.Solution:
-    """States at `times`, from `state` at the first of them; failure is a value."""
+def without_end(count, end: bool):
+    """How many of so many states are at given times, if the one at the end is among them, too; at least the first one is."""
+    return jnp.maximum(count - 1, jnp.minimum(count, 1)) if end else count
+
+
+def course(term, method, controller, state, times, *, max_steps: int, end: bool = False, **more: Any) -> diffrax.Solution:
+    """States at `times`, from `state` at the first of them, and behind them the one at the end; failure is a value."""
     solution = diffrax.diffeqsolve(
         term,
         method,
@@ -149,7 +156,7 @@ def course(term, method, controller, state, times, *, max_steps: int, **more: An
         t1=times[-1],
         dt0=None,
         y0=state,
-        saveat=diffrax.SaveAt(ts=times),
+        saveat=diffrax.SaveAt(ts=times, t1=end),
         stepsize_controller=controller,
         max_steps=max_steps,
         throw=False,

@@ -81,6 +81,13 @@ def test_loss_of_the_population_flow_never_rises():
     assert np.diff(np.asarray(found["loss"])).max() < 1e-9
 
 
+def test_phases_are_found_though_the_steady_state_comes_before_the_next_recorded_time():
+    coarse, fine = (solve(ONE, State(0.1 * ONE.limit), np.linspace(0, 1000, points), steady=True) for points in (2, 400))
+    assert coarse.time.size == 1
+    for name, moment in fine.phases.items():
+        assert_close(coarse.phases[name], moment, rtol=1e-7)  # ten tolerances
+
+
 def test_steady_state_stops_behind_the_last_phase_and_trims():
     found = solve(ONE, State(0.1 * ONE.limit), np.linspace(0, 1000, 400), steady=True)
     assert found.ok

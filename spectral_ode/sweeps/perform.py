@@ -97,7 +97,7 @@ def _alone(member: Member, rung: str) -> Trajectory | str:
 
             return train(member.problem, devices=jax.local_devices()[:1]).run(0)
         system, state = rungs.made(member.problem, rung)
-        return integrate.solve_problem(system, member.problem, state)
+        return integrate.solve_problem(system, member.problem, state, steady=False)  # to its end: what is held there is the last value
     except BadInput as error:
         return str(error)
 
