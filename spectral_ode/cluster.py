@@ -130,7 +130,6 @@ def join(scale: Scale) -> None:
     if scale.coordinator is not None and scale.processes is not None and scale.process is not None:
         _others[:] = [scale.process] if scale.process else []
         meeting.meet(scale.coordinator, scale.processes, scale.process, scale.timeout)
-    _joined.append(True)
     from spectral_ode import runtime
 
     runtime.configure()
@@ -147,6 +146,7 @@ def join(scale: Scale) -> None:
         reason = str(error).splitlines()[0]
         raise BadInput(f"the processes did not meet within {scale.timeout} s ({reason}); start all of them, or raise --timeout") from None
     _others[:] = [jax.process_index()] if jax.process_index() else []
+    _joined[:] = [True]
 
 
 def agree(work: Callable[[], Any]) -> Any:

@@ -19,7 +19,7 @@ import pytest
 import benchmarks.__main__ as benchmarking
 import figures.__main__ as gallery
 import validate.__main__ as validation
-from spectral_ode import cli, meeting, systems, weights
+from spectral_ode import cli, cluster, meeting, systems, weights
 from validate import mutate
 
 ROOT = Path(__file__).parent.parent
@@ -157,6 +157,7 @@ def _main(program: str, words: list[str], *, through: bool) -> tuple[str, int | 
             patch.setattr(mutate, "trial", begin)
             patch.setattr(meeting, "meet", begin)
             patch.setattr("jax.distributed.initialize", begin)
+            patch.setattr(cluster, "_others", [])  # which process a command is
             patch.setattr(benchmarking, "perform", begin)
             for name in set(words) & set(gallery.names()) if program == "figures" else ():
                 patch.setattr(f"figures.{name}.draw", begin)  # a figure that needs no experiment
