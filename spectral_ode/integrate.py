@@ -25,7 +25,7 @@ from spectral_ode.trajectory import Trajectory
 from spectral_ode.weights import largest
 
 SOLVERS = {"tsit5": diffrax.Tsit5, "dopri5": diffrax.Dopri5, "dopri8": diffrax.Dopri8, "kvaerno5": diffrax.Kvaerno5}
-# Half the time to compile on a CPU, and as fast to run; without effect elsewhere.
+# About six tenths of the time to compile on a CPU (docs/benchmarks.md), and as fast to run; without effect elsewhere.
 QUICK = {"xla_cpu_use_fusion_emitters": False}
 STEADY = 1e-9  # a state is steady when |field| falls below this times |state| (largest entries), all phases being past
 
