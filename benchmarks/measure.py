@@ -4,12 +4,15 @@ All sides of a comparison take turns within one run, so that a busy minute is bu
 with its range. Imported also where there is neither jax nor this project's other packages: numpy alone.
 """
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+
+CORES = os.cpu_count() or 1
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from benchmarks.measure import Options, Row, clock, in_turns
+from benchmarks.measure import CORES, Options, Row, clock, in_turns
 
 STARTS, TIMES, TIMED = 250, 500, 20
 HORIZON = 100_000.0
@@ -63,7 +63,7 @@ def solved(curves: Curves) -> Callable[[], np.ndarray]:
 
     def all_of_them() -> np.ndarray:
         parts = batch.groups(batch.stack(curves.system, jax.vmap(State)(curves.starts), 1e-11, 1e-15))
-        found = [part.observables["v"] for part in batch.each(lambda part: batch.solve(part, curves.times, settings), parts)]
+        found = [part.observables["v"] for part in batch.each(lambda part: batch.solve(part, curves.times, settings), parts, workers=CORES)]
         return np.concatenate([np.asarray(part) for part in found])[: len(curves.starts)]
 
     return all_of_them

@@ -13,7 +13,6 @@ Implicit solvers and members on clocks of their own take `vmap` of the single so
 """
 
 import functools
-import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
@@ -88,13 +87,12 @@ def _pick(members: Members, index: np.ndarray) -> Members:
     return Members(eqx.combine(arrays, rest), members.many, jax.tree.map(pick, members.state), pick(members.rtol), pick(members.atol))
 
 
-def each(
-    work: Callable[[Any], Any], things: Iterator[Any] | list[Any], *, workers: int | None = None, ahead: int | None = None
-) -> Iterator[Any]:
-    """`work` of all things, in order, on every local device at once; `ahead` bounds how many are begun before the first is taken."""
+def each(work: Callable[[Any], Any], things: Iterator[Any] | list[Any], *, workers: int, ahead: int | None = None) -> Iterator[Any]:
+    """`work` of all things, in order, so many at a time; `ahead` bounds how many are begun before the first is taken.
+
+    One CPU device runs a program of small loops on one core: as many workers as cores may share it, or one fewer where `cost` finds LAPACK.
+    """
     devices = jax.local_devices()
-    # One CPU device runs a program of small loops on one core: as many threads as cores share it.
-    count = workers or (max(len(devices), os.cpu_count() or 1) if devices[0].platform == "cpu" else len(devices))
 
     def one(number: int, thing: Any) -> Any:
         where = nullcontext() if len(devices) == 1 else jax.default_device(devices[number % len(devices)])
@@ -102,7 +100,7 @@ def each(
             return jax.block_until_ready(work(thing))
 
     waiting: list[Future] = []
-    with ThreadPoolExecutor(count) as pool:
+    with ThreadPoolExecutor(workers) as pool:
         for number, thing in enumerate(things):
             waiting.append(pool.submit(one, number, thing))
             if number == 0:
@@ -167,7 +165,8 @@ def _shared(members: Members, times: Float[Array, " time"], settings: Settings) 
     term = diffrax.ODETerm(lambda t, Y, args: flatten(field(Y)))
     method, event = integrate.SOLVERS[settings.solver](), diffrax.Event(settled) if settings.steady else None
     steady = settings.steady
-    solution = integrate.course(term, method, controller, start, times, max_steps=settings.max_steps, event=event, end=steady)
+    more = {"max_steps": settings.max_steps, "event": event, "end": steady, "adjoint": integrate.PLAIN}
+    solution = integrate.course(term, method, controller, start, times, **more)
     finite = jnp.maximum(jnp.sum(jnp.cumprod(jnp.all(jnp.isfinite(jnp.asarray(solution.ys)), axis=1), axis=0), axis=0), 1)  # members
     reached = integrate.without_end(finite, steady)
     index = jnp.minimum(jnp.arange(times.size)[:, None], finite[None] - 1)

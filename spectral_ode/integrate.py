@@ -7,6 +7,7 @@ root-found there. So no phase disturbs the course, and all of it is differentiab
 Failure is data: the trajectory ends at the last time that was reached and `stopped` says where, why and what to try.
 """
 
+import functools
 import json
 from typing import Any
 
@@ -27,6 +28,7 @@ from spectral_ode.weights import largest
 SOLVERS = {"tsit5": diffrax.Tsit5, "dopri5": diffrax.Dopri5, "dopri8": diffrax.Dopri8, "kvaerno5": diffrax.Kvaerno5}
 # About six tenths of the time to compile on a CPU (docs/benchmarks.md), and as fast to run; without effect elsewhere.
 QUICK = {"xla_cpu_use_fusion_emitters": False}
+PLAIN = diffrax.ForwardMode()  # for solves that nothing differentiates: a quarter less to trace than what can be differentiated backwards
 STEADY = 1e-9  # a state is steady when |field| falls below this times |state| (largest entries), all phases being past
 
 
@@ -106,7 +108,7 @@ def _reason(failure: int, at: float, end: float, count: int, max_steps: int, sol
     return f"stopped at t={at:g} of {end:g} because the {solver} step failed; try --solver.name {other} or a smaller --solver.rtol"
 
 
-def _integrate(system, state, times, rtol, atol, solver, max_steps, steady, phases=True):
+def _integrate(system, state, times, rtol, atol, solver, max_steps, steady, phases=True, adjoint=PLAIN):
     """Observables at `times`, phase times, number of finite points, steps, and 0 = horizon, 1 = failure, 2 = steady state, 3 = overflow."""
     term = diffrax.ODETerm(lambda t, y, args: system.vector_field(t, y))
     controller = diffrax.PIDController(rtol=rtol, atol=atol)
@@ -119,18 +121,18 @@ def _integrate(system, state, times, rtol, atol, solver, max_steps, steady, phas
     # Saved times are stepped to: between its steps a solver interpolates at a lower order than it steps, ten to hundred times rtol off.
     clipped = diffrax.ClipStepSizeController(controller, step_ts=times)
     event = diffrax.Event(settled) if steady else None
-    solution = course(term, method, clipped, state, times, max_steps=max_steps, event=event, end=steady)
+    solution = course(term, method, clipped, state, times, max_steps=max_steps, event=event, end=steady, adjoint=adjoint)
     # Under tracing the arrays keep their length: a state that is no longer integrated holds its last value, which is the steady one.
     states, reached = _held(solution.ys, times.size + steady)
     states, reached = jax.tree.map(lambda leaf: leaf[: times.size], states), without_end(reached, steady)
     observables, seen = _held(jax.vmap(system.observe)(states), times.size)
-    moments = _locate(system, term, method, controller, times, states, observables, max_steps) if phases else {}
+    moments = _locate(system, term, method, controller, times, states, observables, max_steps, adjoint) if phases else {}
     failed = jnp.where(solution.result == diffrax.RESULTS.successful, 0, 1)
     failure = jnp.where(seen < times.size, 3, jnp.where(solution.result == diffrax.RESULTS.event_occurred, 2, failed))
     return observables, moments, jnp.minimum(reached, seen), solution.stats["num_steps"], failure
 
 
-_nested = eqx.filter_jit(_integrate)
+_nested = eqx.filter_jit(functools.partial(_integrate, adjoint=diffrax.RecursiveCheckpointAdjoint()))
 _alone: Any = eqx.filter_jit(_integrate, compiler_options=QUICK)  # pyright: ignore[reportCallIssue] (jax takes them at the top alone)
 
 
@@ -166,7 +168,7 @@ def course(term, method, controller, state, times, *, max_steps: int, end: bool 
     return solution
 
 
-def _locate(system, term, method, controller, times, states, observables, max_steps) -> dict[str, Float[Array, ""]]:
+def _locate(system, term, method, controller, times, states, observables, max_steps, adjoint=PLAIN) -> dict[str, Float[Array, ""]]:
     """The first upward crossing of each phase, by a Diffrax event between the two saved times around it; nan if there is none."""
     values = jax.vmap(system.phases)(observables)
     if not values:
@@ -199,6 +201,7 @@ def _locate(system, term, method, controller, times, states, observables, max_st
             event=diffrax.Event(condition, root_finder, direction=True),
             max_steps=min(max_steps, 65_536),
             throw=False,
+            adjoint=adjoint,
         )
         assert event.ts is not None
         return event.ts[0]

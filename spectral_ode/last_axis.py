@@ -11,6 +11,7 @@ A primitive without a rule here is left to `jax.vmap`.
 
 import functools
 import math
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -49,6 +50,7 @@ class _Step(NamedTuple):
     eqn: Any
     ins: tuple[Any, ...]  # a name, or a Literal
     outs: tuple[int, ...]
+    factors: bool = False  # a sum whose `ins` are the two factors of its summand
 
 
 def prepare(function: Callable, fixed: Any, many: Any, moving: Any) -> Callable:
@@ -65,6 +67,7 @@ def prepare(function: Callable, fixed: Any, many: Any, moving: Any) -> Callable:
     arguments = [one(*pair) for pair in zip(leaves, flags, strict=True)], [one(leaf, True) for leaf in examples]
     closed, result = jax.make_jaxpr(flat, return_shape=True)(*arguments)
     steps, values, outs, names = _inline(closed)
+    steps = _sums_of_products(steps, outs)
     values |= {name: Value(leaf, flag) for name, leaf, flag in zip(names, leaves, flags, strict=False)}
     inputs, unknown, later = names[len(leaves) :], set(names[len(leaves) :]), []
     for step in steps:
@@ -110,6 +113,23 @@ def _inline(closed) -> tuple[list[_Step], dict[int, Value], list, list[int]]:
     return steps, values, walk(closed.jaxpr, closed.consts, names), names
 
 
+def _sums_of_products(steps: list[_Step], outs: list) -> list[_Step]:
+    """Products that are summed and used nowhere else become part of their sum: they are sliced before they are multiplied."""
+    uses = Counter(name for name in [*(name for step in steps for name in step.ins), *outs] if not isinstance(name, Literal))
+    once = {step.outs[0]: step for step in steps if _is_product(step) and uses[step.outs[0]] == 1}
+    summed = {step.ins[0] for step in steps if step.eqn.primitive.name == "reduce_sum" and 0 < _terms(step.eqn) <= UNROLLED} & once.keys()
+
+    def merge(step: _Step) -> _Step:
+        inside = step.eqn.primitive.name == "reduce_sum" and step.ins[0] in summed
+        return step._replace(ins=once[step.ins[0]].ins, factors=True) if inside else step
+
+    return [merge(step) for step in steps if step.outs[0] not in summed]
+
+
+def _is_product(step: _Step) -> bool:
+    return step.eqn.primitive.name == "mul" and len({variable.aval.ndim for variable in step.eqn.invars}) == 1
+
+
 def _read(name: Any, values: dict[int, Value]) -> Value:
     if isinstance(name, Literal):
         return Value(jnp.asarray(name.val, name.aval.dtype), False)  # pyright: ignore[reportAttributeAccessIssue]
@@ -123,7 +143,7 @@ def _spread(value: Value, width: int) -> Any:
 
 def _take(step: _Step, values: dict[int, Value], width: int) -> None:
     ins = [_read(name, values) for name in step.ins]
-    found, many = _apply(step.eqn, ins, width)
+    found, many = _product(step.eqn, ins) if step.factors else _apply(step.eqn, ins, width)
     values |= {name: Value(array, many) for name, array in zip(step.outs, found, strict=True)}
 
 
@@ -162,6 +182,18 @@ def _apply(eqn, ins: list[Value], width: int) -> tuple[list, bool]:
     return several(jax.vmap(functools.partial(eqn.primitive.bind, **params), in_axes=places, out_axes=-1)(*arrays)), True
 
 
+def _product(eqn, ins: list[Value]) -> tuple[list, bool]:
+    """sum_i a_i b_i, slice by slice: the array of products, which XLA would write into memory, never exists."""
+    many, shape = any(value.many for value in ins), eqn.invars[0].aval.shape
+    sides = [value.array[..., None] if many and not value.many else value.array for value in ins]
+    terms = [sides]
+    for axis in sorted(eqn.params["axes"], reverse=True):
+        # An axis of one counts for all.
+        cut = lambda side, i, axis=axis: lax.index_in_dim(side, min(i, side.shape[axis] - 1), axis, keepdims=False)
+        terms = [[cut(side, i) for side in pair] for pair in terms for i in range(shape[axis])]
+    return [functools.reduce(jnp.add, [a * b for a, b in terms])], many
+
+
 def _sum(array, axes: tuple[int, ...]):
     for axis in sorted(axes, reverse=True):
         if 0 < array.shape[axis] <= UNROLLED:
@@ -172,8 +204,9 @@ def _sum(array, axes: tuple[int, ...]):
 
 
 def _terms(eqn) -> int:
-    (left, _), _ = eqn.params["dimension_numbers"]
-    return math.prod(eqn.invars[0].aval.shape[axis] for axis in left)
+    """How many products or numbers are added up."""
+    axes = eqn.params["axes"] if "axes" in eqn.params else eqn.params["dimension_numbers"][0][0]
+    return math.prod(eqn.invars[0].aval.shape[axis] for axis in axes)
 
 
 def _dot(ins: list[Value], ranks: list[int], contracted: tuple, batched: tuple):

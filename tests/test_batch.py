@@ -42,6 +42,26 @@ def test_fields_and_observables_run_along_the_last_axis(system):
                 assert_close(np.moveaxis(np.asarray(mine), -1, 0) / size, np.asarray(theirs) / size, rtol=1e-11, atol=1e-11)
 
 
+def test_sums_of_products_are_written_out():
+    # Axes of one beside longer ones, a fixed factor, a product that is used again, a sum too long to write out, a number as a factor.
+    fixed, one = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, 40))), jnp.asarray(np.random.default_rng(1).normal(size=(3, 5)))
+
+    def function(fixed, y):
+        a, b = y[:, :, None], y[:, None, :]
+        again = a * b
+        short = jnp.sum(a * b, axis=(0, 1)), jnp.sum(fixed[0, :, :5] * y, axis=0), jnp.sum(fixed[:, :, :1] * y[None], axis=(0, 2))
+        return *short, jnp.sum(again, axis=2) + again[:, :, 0], jnp.sum(fixed[0] * y[:, :1], axis=1), jnp.sum(2.0 * y, axis=1)
+
+    many = jnp.stack([one, 2 * one, -one, 0 * one], axis=-1)
+    mine = jax.jit(lambda many: last_axis.prepare(function, fixed, False, many)(many))(many)
+    theirs = jax.vmap(lambda y: function(fixed, y), in_axes=-1, out_axes=-1)(many)
+    for new, old in zip(mine, theirs, strict=True):
+        assert_close(new, old, rtol=1e-13, atol=1e-13)
+    text = str(jax.make_jaxpr(lambda many: last_axis.prepare(function, fixed, False, many)(many))(many))
+    assert "f64[3,5,5,4]" in text  # the product that is used again is an array ...
+    assert text.count("mul") > 2 * 15  # ... and the others are as many as they have terms
+
+
 def test_what_does_not_move_is_computed_once():
     calls = []
     function = lambda fixed, y: jax.pure_callback(lambda x: calls.append(1) or x, fixed, fixed) * y
@@ -128,7 +148,7 @@ from test_batch import SHORT, batch, starts, systems
 assert len(jax.devices()) == int(sys.argv[1])
 flow = systems.load("linear.separate").from_problem(SHORT).population()
 members = batch.stack(flow, starts(SHORT, 10), 1e-8, 1e-9)
-found = list(batch.each(lambda group: batch.solve(group, SHORT.times, batch.Settings()), batch.groups(members, 4)))
+found = list(batch.each(lambda group: batch.solve(group, SHORT.times, batch.Settings()), batch.groups(members, 4), workers=2))
 where = {str(device) for part in found for device in part.steps.devices()}
 assert len(where) == int(sys.argv[1]), where
 np.savez(sys.argv[2], **{f"{i} {name}": array for i, part in enumerate(found) for name, array in (part.observables | part.phases).items()})

@@ -94,14 +94,14 @@ def test_the_command_writes_a_page_with_every_row_and_goes_on_after_a_failure(tm
     text, told = out.read_text(encoding="utf-8"), json.loads(numbers.read_text(encoding="utf-8"))
     assert not list(tmp_path.glob(".*"))
     rows = [row["what"] for found in told["results"].values() for row in found]
-    assert len(rows) == 3
+    assert len(rows) == 5
     assert all(f"| {what} |" in text for what in rows)
     assert "before the fall" in text
     assert "**Failed**: RuntimeError: a reason" in text
     assert text.count("Skipped: needs a copy") == 2
     assert "Tiny sizes" in text
     assert re.search(r"Measured on \d+ cores, load [\d.]+ before and [\d.]+ after; jax", text)
-    assert "first picture of one-drop, cold" in capsys.readouterr().out
+    assert "first picture of one-drop, closed form, cold" in capsys.readouterr().out
 
 
 def test_growth_is_a_row_of_the_page():

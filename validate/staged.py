@@ -12,6 +12,8 @@ from validate.experiment import Experiment, match, perform
 from validate.referees import FORMS
 from validate.tiers import TIERS
 
+STAGES = 3  # of a problem, as `_stages` gives them
+
 
 class _NotYet(Exception):
     """A rung is asked for that this stage does not have."""
@@ -27,9 +29,9 @@ class _None(dict[str, Trajectory]):
 def staged(problems: dict[str, Problem]) -> Iterator[tuple[str, Verdict]]:
     """Identities and closed forms of all problems; what else can be asked of each without a rung; then the rest. With their names."""
     stages = [_stages(problem) for problem in problems.values()]
-    for verdicts in zip(*stages, strict=True):
-        for name, some in zip(problems, verdicts, strict=True):
-            yield from ((name, verdict) for verdict in some)
+    for _ in range(STAGES):
+        for name, stage in zip(problems, stages, strict=True):
+            yield from ((name, verdict) for verdict in next(stage))
 
 
 def _stages(problem: Problem) -> Iterator[Iterator[Verdict]]:
