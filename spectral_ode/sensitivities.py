@@ -75,6 +75,8 @@ def sensitivity(
     course = integrate.solve_problem(system, problem, start)
     name = _named(of, [*course.phases, *course.observables])
     is_phase = name in course.phases
+    if is_phase and at is not None:
+        raise BadInput(f"--at is given, but {name!r} is a phase, which has a time of its own; leave --at out, or ask for an observable")
     moments = jnp.atleast_1d(course.phases[name]) if is_phase else jnp.asarray(_moments(problem, at))
     if is_phase and not 0 < float(moments[0]) < np.inf:
         when = "before the start" if float(moments[0]) == 0 else f"not before t = {float(course.time[-1]):g}"

@@ -15,9 +15,10 @@ from spectral_ode.systems.softmax import _expectations, _leading, _optimal, _vie
 from spectral_ode.systems.sparse import Depth, Gains, _algorithms, _moments, _risk, _two_groups
 from validate import perform, plain, universal
 from validate.check import judge
-from validate.courses import Flow, largest_relative
+from validate.courses import Flow
 from validate.experiment import Experiment
 from validate.plain.numbers import floats, integrate, many
+from validate.referees import worst_form
 from validate.slopes import ORDERS, order
 
 
@@ -30,13 +31,6 @@ def _compiled_anew():
 def _claim(experiment: Experiment, words: str):
     (found,) = [claim for claim in universal.claims(experiment) if words in claim.name]
     return judge(found, experiment)
-
-
-def _worst(name: str) -> tuple[float, str]:
-    forms = plain.FORMS[name](of_system(name))
-    found = {word: largest_relative(form.ours, form.exact) / form.accuracy for word, form in forms.items()}
-    worst = max(found, key=lambda word: np.nan_to_num(found[word], nan=np.inf))
-    return found[worst], worst
 
 
 def test_every_system_has_its_equations_and_closed_forms_once_more():
@@ -55,7 +49,7 @@ def test_integrator_of_plain_numbers_has_twenty_digits():
 
 @pytest.mark.parametrize("name", plain.FORMS)
 def test_closed_forms_hold(name):
-    assert _worst(name)[0] < 1
+    assert worst_form(of_system(name))[0] < 1
 
 
 SCALED = lambda function: lambda *given, **named: jax.tree.map(lambda leaf: 1.001 * leaf, function(*given, **named))
@@ -92,7 +86,7 @@ BROKEN = [
 @pytest.mark.parametrize(("name", "owner", "function"), BROKEN, ids=lambda part: part if isinstance(part, str) else "")
 def test_a_closed_form_off_by_a_thousandth_is_caught(name, owner, function, monkeypatch):
     monkeypatch.setattr(owner, function, SCALED(getattr(owner, function)))
-    assert _worst(name)[0] > 1
+    assert worst_form(of_system(name))[0] > 1
 
 
 @pytest.mark.parametrize(

@@ -113,6 +113,8 @@ def test_equal_eigenvalues_have_no_derivative():
 def test_times_beyond_the_end_are_refused():
     with pytest.raises(BadInput, match=r"--at is 5,1e\+09, but everything ends at 400; raise --horizon"):
         sensitivity(small("linear.separate"), of="loss", to="start.scale", at=(5.0, 1e9))
+    with pytest.raises(BadInput, match="--at is given, but 'half 1' is a phase"):
+        sensitivity(small("linear.separate"), of="half 1", to="start.scale", at=(5.0,))
 
 
 @pytest.mark.parametrize(

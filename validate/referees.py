@@ -12,6 +12,7 @@ import numpy as np
 from scipy.integrate import solve_ivp
 
 from spectral_ode.claims import Claim, Trial
+from spectral_ode.problem import Problem
 from validate import plain
 from validate.courses import Flow, Flows, largest_relative
 from validate.integration import present
@@ -67,8 +68,17 @@ def closed_forms(flows: Flows) -> Measured:
     problem = flows.experiment.problem
     if problem.system not in plain.FORMS:
         raise Unmet("its closed forms were not written once more in validate/plain")
-    found = {name: largest_relative(form.ours, form.exact) / form.accuracy for name, form in plain.FORMS[problem.system](problem).items()}
-    worst = max(found, key=lambda name: np.nan_to_num(found[name], nan=np.inf))
+    return worst_form(problem)
+
+
+def worst_form(problem: Problem) -> tuple[float, str]:
+    """The same for a problem of a system that has some; the families behind one that is wrong already are not asked."""
+    found, worst = {}, ""
+    for family in plain.FORMS[problem.system]:
+        found |= {name: largest_relative(form.ours, form.exact) / form.accuracy for name, form in family(problem).items()}
+        worst = max(found, key=lambda name: np.nan_to_num(found[name], nan=np.inf))
+        if not found[worst] <= 1:
+            break
     return found[worst], f"{len(found)} forms, the worst: {worst}"
 
 

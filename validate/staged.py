@@ -12,7 +12,7 @@ from validate.experiment import Experiment, match, perform
 from validate.referees import FORMS
 from validate.tiers import TIERS
 
-STAGES = 3  # of a problem, as `_stages` gives them
+STAGES = 4  # of a problem, as `_stages` gives them
 
 
 class _NotYet(Exception):
@@ -27,7 +27,7 @@ class _None(dict[str, Trajectory]):
 
 
 def staged(problems: dict[str, Problem]) -> Iterator[tuple[str, Verdict]]:
-    """Identities and closed forms of all problems; what else can be asked of each without a rung; then the rest. With their names."""
+    """Closed forms of all problems; their identities; what else can be asked of each without a rung; then the rest. With their names."""
     stages = [_stages(problem) for problem in problems.values()]
     for _ in range(STAGES):
         for name, stage in zip(problems, stages, strict=True):
@@ -36,10 +36,12 @@ def staged(problems: dict[str, Problem]) -> Iterator[tuple[str, Verdict]]:
 
 def _stages(problem: Problem) -> Iterator[Iterator[Verdict]]:
     system, done = systems.load(problem.system).from_problem(problem), set()
+    unbegun = Experiment(problem, system, _None(), {}, [])
+    yield _measured([claim for claim in claims_of(unbegun, TIERS) if claim.name == FORMS], unbegun, done)
     states = match(system, [weights.draw(problem)]) if "reduced" not in system.missing(problem) else ({}, [])
     bare = Experiment(problem, system, _None(), *states)
     claims = claims_of(bare, TIERS)
-    yield _measured([claim for claim in claims if isinstance(claim, Identity) or claim.name == FORMS], bare, done)
+    yield _measured([claim for claim in claims if isinstance(claim, Identity)], bare, done)
     yield _measured(sorted(claims, key=lambda claim: not isinstance(claim, Trial)), bare, done)
     yield _whole(problem, done)
 

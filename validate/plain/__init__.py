@@ -9,6 +9,7 @@ from validate.plain import linear, linear_forms, softmax, softmax_forms, sparse,
 from validate.plain.numbers import Field as Field
 
 FIELDS = {**linear.FIELDS, **softmax.FIELDS, **sparse.FIELDS}
+# By system: families of closed forms, each a function of a problem; the cheap and basic ones first.
 FORMS = linear_forms.FORMS | softmax_forms.FORMS | sparse_forms.FORMS
 
 

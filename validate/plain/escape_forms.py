@@ -14,9 +14,10 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.integrate import solve_ivp
 
+from spectral_ode.problem import Problem
 from spectral_ode.systems.linear import Separate, _escape
 from validate.plain.linear import Task
-from validate.plain.numbers import ALGEBRA, Form
+from validate.plain.numbers import ALGEBRA, Form, plainly
 
 
 def _plateau(g: np.ndarray, v: float, p: np.ndarray, n: np.ndarray, time: float | None = None, rtol=1e-10) -> tuple[float, np.ndarray]:
@@ -36,30 +37,47 @@ def _plateau(g: np.ndarray, v: float, p: np.ndarray, n: np.ndarray, time: float 
     return end, np.concatenate([then[:1], then[1 : 1 + d] + then[1 + d :], then[1 : 1 + d] - then[1 + d :]])
 
 
-def escapes(system: Separate, task: Task) -> dict[str, Form]:
-    """Escape times and half-way states of heads, turning points among them, against scipy; the integrals of the kick, too."""
-    rng, d = np.random.default_rng(3), task.lam.size
-    heads = [(0.3 * rng.normal(), rng.normal(size=d), rng.normal(size=d)) for _ in range(4)]
-    heads += [(-1.2, np.ones(d), 0.1 * np.ones(d))]  # turns back
+def escapes(problem: Problem) -> dict[str, Form]:
+    """Escape times and half-way states of heads, turning points among them, against scipy."""
+    system, task, heads = Separate.from_problem(problem), Task(problem, plainly), _heads(len(problem.task.spectrum))
     times, states = (np.asarray(part) for part in zip(*(_plateau(task.g, *head, rtol=1e-12) for head in heads), strict=True))
-    packed = _escape.Head(*(jnp.asarray(np.asarray(part)) for part in zip(*heads, strict=True)))
 
     @eqx.filter_jit
     def look(packed, times, data):
         moved = jax.vmap(lambda head, t: _escape.advance(head, data.g, t))(packed, 0.5 * times)
         total = jax.vmap(lambda head: _escape.escape_time(head, data.g))(packed)
-        return total, jnp.concatenate([moved.v[:, None], moved.p, moved.n], axis=1), _escape.kick_integrals(data)
+        return total, jnp.concatenate([moved.v[:, None], moved.p, moved.n], axis=1)
 
-    found, moved, (alpha, beta) = look(packed, jnp.asarray(times), system.data)
-    forms = {"escape times": Form(found, times, 1e-7), "heads half-way": Form(moved, states, 1e-7)}
-    c = task.C / task.g
+    found, moved = look(_packed(heads), jnp.asarray(times), system.data)
+    return {"escape times": Form(found, times, 1e-7), "heads half-way": Form(moved, states, 1e-7)}
+
+
+def kicks(problem: Problem) -> dict[str, Form]:
+    """The integrals of the kick against scipy, the kick itself, and all plateaus in a row."""
+    system, task = Separate.from_problem(problem), Task(problem, plainly)
+    c, d = task.C / task.g, task.lam.size
     pairs = [(i, e) for i in range(d) for e in range(d) if task.gain[i] > task.gain[e] * 1.01]
-    exact = np.asarray([_kick(task, c, i, e) for i, e in pairs]).reshape(-1, 2)
-    ours = np.asarray([[alpha[i, e], beta[i, e]] for i, e in pairs]).reshape(-1, 2)
     if not pairs:
-        return forms
-    kicks = {"kick integrals": Form(ours, exact, 1e-5), "kick of waiting heads": _kicked(system, task, packed, alpha, beta)}
-    return forms | kicks | {"chain of plateaus": _chain(system, task, np.asarray(alpha), np.asarray(beta))}
+        return {}
+    alpha, beta = (np.asarray(part) for part in eqx.filter_jit(_escape.kick_integrals)(system.data))
+    exact = np.asarray([_kick(task, c, i, e) for i, e in pairs])
+    ours = np.asarray([[alpha[i, e], beta[i, e]] for i, e in pairs])
+    return {
+        "kick integrals": Form(ours, exact, 1e-5),
+        "kick of waiting heads": _kicked(system, task, _packed(_heads(d)), alpha, beta),
+        "chain of plateaus": _chain(system, task, alpha, beta),
+    }
+
+
+def _heads(d: int) -> list[tuple[float, np.ndarray, np.ndarray]]:
+    rng, one = np.random.default_rng(3), np.ones(d)
+    heads = [(0.3 * rng.normal(), rng.normal(size=d), rng.normal(size=d)) for _ in range(4)]
+    # One that turns back; two at rest, pushed up and down.
+    return [*heads, (-1.2, one, 0.1 * one), (0.0, one, 0.3 * one), (0.0, 0.3 * one, one)]
+
+
+def _packed(heads: list[tuple[float, np.ndarray, np.ndarray]]) -> _escape.Head:
+    return _escape.Head(*(jnp.asarray(np.asarray(part)) for part in zip(*heads, strict=True)))
 
 
 def _shaken(task: Task, winner: np.ndarray, heads: np.ndarray, direction: int, left: np.ndarray, alpha, beta) -> np.ndarray:

@@ -19,9 +19,10 @@ from spectral_ode.systems.linear.blocks import MergedBlocks
 from spectral_ode.systems.linear.data import Statistics
 from spectral_ode.systems.linear.merged import State as MergedState
 from spectral_ode.weights import MergedWeights
+from validate.plain.escape_forms import escapes, kicks
 from validate.plain.linear import Task, feature_moments
 from validate.plain.numbers import ALGEBRA, Form, levels_of, plainly
-from validate.plain.separate_forms import separate
+from validate.plain.separate_forms import separate, stability
 
 
 def variants(problem: Problem) -> list[Problem]:
@@ -199,7 +200,7 @@ def _acting(system: Blocks, problem: Problem, moments: tuple) -> Form:
 
 
 FORMS = {
-    "linear.separate": lambda problem: data(problem) | separate(problem),
-    "linear.merged": lambda problem: data(problem) | merged(problem),
-    "linear.blocks": blocks,
+    "linear.separate": (data, escapes, kicks, separate, stability),
+    "linear.merged": (data, merged),
+    "linear.blocks": (blocks,),
 }

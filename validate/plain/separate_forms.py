@@ -14,13 +14,12 @@ from spectral_ode.problem import Problem
 from spectral_ode.systems.linear import Separate
 from spectral_ode.systems.linear.separate import State
 from spectral_ode.weights import SeparateWeights
-from validate.plain.escape_forms import escapes
 from validate.plain.linear import Task
 from validate.plain.numbers import ALGEBRA, Form, floats, levels_of, plainly
 
 
 def separate(problem: Problem) -> dict[str, Form]:
-    """Scalar curve, observables, escape law, kick and fixed points."""
+    """Scalar curve and observables."""
     system, task = Separate.from_problem(problem), Task(problem, plainly)
     d, rng = task.lam.size, np.random.default_rng(2)
     limit = np.cbrt(task.best)
@@ -56,28 +55,25 @@ def separate(problem: Problem) -> dict[str, Form]:
         exact_half = floats(np.asarray([time_of(i, float(half[0][i]), middle[i]) for i in range(d)]))
     plateaus = task.power - np.concatenate([[0.0], np.cumsum(task.gain)])
     reduced = task.power - np.sum(2 * task.g * v**3 - task.C * task.lam * v**6)
-    return (
-        {
-            "scalar curve, time to": Form(time, exact_time, 1e-10),
-            "scalar curve, inverse": Form(np.diagonal(later, axis1=1, axis2=2), ends[:, None] * limit[None], 1e-9),
-            "forecast of half-drops from the reduced start": Form(half[1], exact_half, 1e-9),
-            "loss and share of a state": Form((seen["loss"], seen["learned"]), (reduced, v**3 / task.best), ALGEBRA),
-            "observed weights": Form(
-                (full["loss"], full["v"], full["learned"], full["head"], full["outside"]),
-                (task.loss(A), np.cbrt(learned), learned / task.best, np.argmax(np.abs(modes), axis=0), outside),
-                ALGEBRA,
-            ),
-            "levels": Form(levels_of(system, "loss", "v"), [plateaus, limit], ALGEBRA),
-            # At half of a drop 2 h - h^2 = 1/2, h = (v/v*)^3.
-            "phases": Form(phases, -np.tile([0.01, 1 - np.sqrt(0.5), 0.95], d), ALGEBRA),
-        }
-        | escapes(system, task)
-        | _stability(system, task)
-    )
+    return {
+        "scalar curve, time to": Form(time, exact_time, 1e-10),
+        "scalar curve, inverse": Form(np.diagonal(later, axis1=1, axis2=2), ends[:, None] * limit[None], 1e-9),
+        "forecast of half-drops from the reduced start": Form(half[1], exact_half, 1e-9),
+        "loss and share of a state": Form((seen["loss"], seen["learned"]), (reduced, v**3 / task.best), ALGEBRA),
+        "observed weights": Form(
+            (full["loss"], full["v"], full["learned"], full["head"], full["outside"]),
+            (task.loss(A), np.cbrt(learned), learned / task.best, np.argmax(np.abs(modes), axis=0), outside),
+            ALGEBRA,
+        ),
+        "levels": Form(levels_of(system, "loss", "v"), [plateaus, limit], ALGEBRA),
+        # At half of a drop 2 h - h^2 = 1/2, h = (v/v*)^3.
+        "phases": Form(phases, -np.tile([0.01, 1 - np.sqrt(0.5), 0.95], d), ALGEBRA),
+    }
 
 
-def _stability(system: Separate, task: Task) -> dict[str, Form]:
+def stability(problem: Problem) -> dict[str, Form]:
     """Losses, rates and unstable directions at the fixed points."""
+    system, task = Separate.from_problem(problem), Task(problem, plainly)
     d = task.lam.size
     if d > 3:
         return {}

@@ -248,9 +248,9 @@ def _emergence(plain: Plain, mu: np.ndarray, om: np.ndarray) -> np.ndarray:
 
 
 FORMS: dict[str, Any] = {
-    "softmax.balanced": lambda problem: leading(problem) | finite(problem),
-    "softmax.factored": lambda problem: leading(problem) | view(problem),
-    "softmax.warmup": leading,
-    "softmax.emergence": lambda problem: leading(problem) | optimal(problem),
-    "softmax.slaved": leading,
+    "softmax.balanced": (leading, finite),
+    "softmax.factored": (leading, view),
+    "softmax.warmup": (leading,),
+    "softmax.emergence": (leading, optimal),
+    "softmax.slaved": (leading,),
 }

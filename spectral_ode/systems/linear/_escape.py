@@ -95,13 +95,13 @@ class _Path(NamedTuple):
 
 
 def _path(head: Head, rate: Float[Array, " d"]) -> _Path:
-    # Set out along v; a head with v = 0 along its acceleration.
-    push = jnp.sum(rate * (head.p**2 - head.n**2))
-    out = jnp.where(jnp.where(head.v == 0, push, head.v) < 0, -1.0, 1.0)
+    # Set out along v; a head with v = 0 that is pushed the other way turns at once.
+    out = jnp.where(head.v < 0, -1.0, 1.0)
     slope = lambda s: out * jnp.sum(rate * (head.p**2 * jnp.exp(2 * rate * s) - head.n**2 * jnp.exp(-2 * rate * s)))
     # The minimum of V ahead (at 0 if V already grows), then the turning point before it if V reaches zero.
     ceiling = 350.0 / jnp.max(rate)
-    lowest = jax.lax.stop_gradient(out * _root(lambda x: slope(out * x), 0.0, ceiling))
+    valley = jax.lax.stop_gradient(out * _root(lambda x: slope(out * x), 0.0, ceiling))
+    lowest = jnp.where(slope(0.0) < 0, valley, 0.0)
     turns = _speed(head, rate, lowest) < 0
     turning = out * _root(lambda x: -_speed(head, rate, out * x), 0.0, jnp.abs(lowest))
     corner = jnp.where(turns, turning, lowest)
