@@ -22,7 +22,7 @@ from spectral_ode.weights import MergedWeights
 from validate.plain.escape_forms import escapes, kicks
 from validate.plain.linear import Task, feature_moments
 from validate.plain.numbers import ALGEBRA, Form, levels_of, plainly
-from validate.plain.separate_forms import separate, stability
+from validate.plain.separate_forms import curve, separate, stability
 
 
 def variants(problem: Problem) -> list[Problem]:
@@ -200,7 +200,7 @@ def _acting(system: Blocks, problem: Problem, moments: tuple) -> Form:
 
 
 FORMS = {
-    "linear.separate": (data, escapes, kicks, separate, stability),
+    "linear.separate": (data, curve, escapes, kicks, separate, stability),
     "linear.merged": (data, merged),
     "linear.blocks": (blocks,),
 }

@@ -11,11 +11,18 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from spectral_ode.problem import Problem
-from spectral_ode.systems.linear import Separate
+from spectral_ode.systems.linear import Separate, _scalar
 from spectral_ode.systems.linear.separate import State
 from spectral_ode.weights import SeparateWeights
 from validate.plain.linear import Task
 from validate.plain.numbers import ALGEBRA, Form, floats, levels_of, plainly
+
+
+def curve(problem: Problem) -> dict[str, Form]:
+    """The universal curve inverted, from far before a drop to far behind it: ten roundings, as its two steps promise."""
+    s = np.concatenate([np.geomspace(1e-4, 0.5, 300), 1 - np.geomspace(0.5, 1e-12, 300)])
+    there_and_back = eqx.filter_jit(lambda s: _scalar.inverse(_scalar.g(s)))(jnp.asarray(s))
+    return {"scalar curve, everywhere": Form(np.asarray(there_and_back) / s, np.ones(s.size), 2e-15)}
 
 
 def separate(problem: Problem) -> dict[str, Form]:

@@ -21,6 +21,7 @@ from spectral_ode.weights import DepthWeights, GainWeights
 from validate.plain.eigenvalue_law import law, mean_law
 from validate.plain.numbers import ALGEBRA, Form, least
 from validate.plain.sparse import averages, first_task, task_of
+from validate.plain.sparse_drawn import drawn, states
 
 
 def moments(problem: Problem) -> dict[str, Form]:
@@ -138,8 +139,8 @@ def risks(problem: Problem) -> dict[str, Form]:
     level = float(law.sigma**2 / law.n)
     cut = np.sqrt(2 * level * np.log(7))
     shrink = least(lambda rho: 2 * (1 - rho) ** 2 + rho**2 * 7 * level, 0.0, 1.0)[1]
-    time = jnp.asarray([0.0, 1.0, 2.5, 4.0])
-    lowest = _risk.best(time, 3.0 + (time - 1.7) ** 2)
+    time = jnp.asarray([0.3, 1.0, 2.5, 4.0])
+    lowest = *_risk.best(time, 3.0 + (time - 3.1) ** 2), *_risk.best(time, -time)
     mine = (
         _risk.coordinate(jnp.asarray([tau]), beta, v)[0],
         _risk.orthogonal(jnp.asarray([tau]), law)[0],
@@ -157,8 +158,10 @@ def risks(problem: Problem) -> dict[str, Form]:
         2 * soft(1.0, level, cut) + 5 * soft(0.0, level, cut),
         4.0,
         9 / (2 + 0.49),
-        1.7,
+        3.1,
         3.0,
+        4.0,
+        -4.0,
     )
     return {f"risk {number + 1}": Form(one, two, 1e-7) for number, (one, two) in enumerate(zip(mine, exact, strict=True))}
 
@@ -269,5 +272,5 @@ def _known(x: np.ndarray, y: np.ndarray, w: np.ndarray) -> float:
 
 FORMS: dict[str, Any] = {
     "sparse.gains": (moments,),
-    "sparse.depth": (lambda _: law(), algorithms, risks, groups),
+    "sparse.depth": (lambda _: law(), algorithms, risks, groups, drawn, states),
 }
