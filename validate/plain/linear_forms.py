@@ -16,7 +16,7 @@ from spectral_ode.features import coefficients, features
 from spectral_ode.problem import Problem
 from spectral_ode.systems.linear import Blocks, Merged
 from spectral_ode.systems.linear.blocks import MergedBlocks
-from spectral_ode.systems.linear.data import Statistics
+from spectral_ode.systems.linear.data import Statistics, directions
 from spectral_ode.systems.linear.merged import State as MergedState
 from spectral_ode.weights import MergedWeights
 from validate.plain.escape_forms import escapes, kicks
@@ -61,7 +61,9 @@ def data(problem: Problem) -> dict[str, Form]:
             "plateaus": task.power - np.concatenate([[0.0], np.cumsum(task.gain)]),
         }
         found |= {f"{name}, setting {number + 1}": Form(seen[name], exact[name], ALGEBRA) for name in exact}
-    return found
+    # The rate lam^2 sig is larger where the variance lam and lam^3 sig are smaller.
+    tilted = replace(problem, task=replace(problem.regression, spectrum=(1.0, 0.8), prior=(1.0, 1.6)))
+    return found | {"order of the directions": Form(directions(tilted)[0], np.asarray([0.8, 1.0]), ALGEBRA)}
 
 
 def merged(problem: Problem) -> dict[str, Form]:
