@@ -15,7 +15,7 @@ from scipy.integrate import solve_ivp
 from spectral_ode.features import coefficients, features
 from spectral_ode.problem import Problem
 from spectral_ode.systems.linear import Blocks, Merged
-from spectral_ode.systems.linear.blocks import MergedBlocks
+from spectral_ode.systems.linear.blocks import MergedBlocks, SeparateBlocks
 from spectral_ode.systems.linear.data import Statistics, directions
 from spectral_ode.systems.linear.merged import State as MergedState
 from spectral_ode.weights import MergedWeights
@@ -174,7 +174,7 @@ def blocks(problem: Problem) -> dict[str, Form]:
 
 
 def _acting(system: Blocks, problem: Problem, moments: tuple) -> Form:
-    """Loss and flow of the acting blocks with all others zero, by differences; and t.phi of one prompt, token by token."""
+    """Loss and flow of the acting blocks with all others zero, and of all blocks, by differences; t.phi of one prompt, token by token."""
     d, (M, b, power) = len(problem.regression.spectrum), moments
     rng, i, j = np.random.default_rng(6), *np.triu_indices(d + 1)
     v, U = rng.normal(size=2), rng.normal(size=(2, d, d))
@@ -184,21 +184,28 @@ def _acting(system: Blocks, problem: Problem, moments: tuple) -> Form:
         return np.where((i == j)[:, None], T[i, j], T[i, j] + T[j, i]).reshape(-1)
 
     def loss(v: np.ndarray) -> float:
-        t = features_of(np.pad(v[:, None], ((0, 0), (d, 0))), np.pad(U, ((0, 0), (0, 1), (0, 0))))
+        return risk(features_of(np.pad(v[:, None], ((0, 0), (d, 0))), np.pad(U, ((0, 0), (0, 1), (0, 0)))))
+
+    def risk(t: np.ndarray) -> float:
         return power - 2 * t @ b + t @ M @ t
 
-    slope = [(loss(v + 0.5 * unit) - loss(v - 0.5 * unit)) for unit in np.eye(2)]  # exact: the loss is quadratic in v
+    by = lambda function, at: np.asarray([function(at + 0.5 * unit) - function(at - 0.5 * unit) for unit in np.eye(at.size)])  # exact here
     row, W, tokens = rng.normal(size=(2, d + 1)), rng.normal(size=(2, d + 1, d)), rng.normal(size=(d + 1, 5))
     asked = sum(0.2 * row[h] @ tokens @ tokens.T @ W[h] @ tokens[:-1, -1] for h in range(2))
+    slope = by(lambda flat: risk(features_of(flat.reshape(row.shape), W)), row.ravel()).reshape(row.shape)
+    key, query = rng.normal(size=(2, 2, d + 1)), rng.normal(size=(2, 2, d))
 
     @eqx.filter_jit
-    def look(system, weights, row, W, tokens):
-        told = jnp.dot(coefficients(row, W), features(tokens, jnp.asarray(0.2)))
-        return system.population_loss(weights), system.weights_field(weights).value, told
+    def look(system, weights, state, tokens, apart):
+        told = jnp.dot(coefficients(state.row, state.W), features(tokens, jnp.asarray(0.2)))
+        rate = system.vector_field(jnp.zeros(()), state).row
+        return system.population_loss(weights), system.weights_field(weights).value, told, rate, apart.t
 
-    weights = MergedWeights(jnp.asarray(v), jnp.asarray(U))
-    ours = look(system, weights, *(jnp.asarray(part) for part in (row, W, tokens)))
-    return Form(ours, (loss(v), -0.5 * np.asarray(slope), asked), 1e-10)
+    state = MergedBlocks(jnp.asarray(row), jnp.asarray(W))
+    apart = SeparateBlocks(jnp.asarray(row), jnp.asarray(key), jnp.asarray(query))
+    ours = look(system, MergedWeights(jnp.asarray(v), jnp.asarray(U)), state, jnp.asarray(tokens), apart)
+    both = features_of(row, np.einsum("hra,hrb->hab", key, query))
+    return Form(ours, (loss(v), -0.5 * by(loss, v), asked, -0.5 * slope, both), 1e-10)
 
 
 FORMS = {

@@ -11,7 +11,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from spectral_ode.problem import Problem
-from spectral_ode.systems.linear import Separate, _scalar
+from spectral_ode.systems.linear import Separate, _escape, _scalar
 from spectral_ode.systems.linear.separate import State
 from spectral_ode.weights import SeparateWeights
 from validate.plain.linear import Task
@@ -42,18 +42,18 @@ def separate(problem: Problem) -> dict[str, Form]:
     A = np.einsum("h,ha,hb->ab", value, key[:, 0], query[:, 0])
 
     @eqx.filter_jit
-    def look(system, v, v0, weights):
+    def look(system, v, v0, weights, head):
         seen, full = system.observe(State(v)), system.observe_weights(weights)
         time = jax.vmap(lambda end: system.time_to(end * limit, v0))(jnp.asarray(ends))
         later = jax.vmap(jax.vmap(lambda t: system.closed_form(t, v0)))(time)
         small = jax.tree.map(lambda leaf: 0.02 * leaf, weights)
-        half = (system.project(small).v, system.forecast(small)["half"])
+        half = (system.project(small).v, system.forecast(small)["half"], _escape.forecast(head, system.data).blow_up)
         phases = jnp.stack(list(system.phases({"learned": jnp.zeros(d)}).values()))
         return seen, {name: full[name] for name in ("loss", "v", "learned", "head", "outside")}, time, later, half, phases
 
-    seen, full, time, later, half, phases = look(
-        system, jnp.asarray(v), jnp.asarray(v0), SeparateWeights(*(jnp.asarray(part) for part in (value, key, query)))
-    )
+    weights = SeparateWeights(*(jnp.asarray(part) for part in (value, key, query)))
+    head = _escape.Head(*(jnp.asarray(0.02 * part) for part in (value, k + q, k - q)))
+    seen, full, time, later, half, phases = look(system, jnp.asarray(v), jnp.asarray(v0), weights, head)
     with mpmath.workdps(20):
         rate = lambda i: lambda x: 1 / (task.g[i] * x**2 - task.lam[i] * task.C[i] * x**5)
         time_of = lambda i, low, high: mpmath.quad(rate(i), [low, *(low * (high / low) ** (part / 6) for part in range(1, 6)), high])
@@ -65,6 +65,7 @@ def separate(problem: Problem) -> dict[str, Form]:
     return {
         "scalar curve, time to": Form(time, exact_time, 1e-10),
         "scalar curve, inverse": Form(np.diagonal(later, axis1=1, axis2=2), ends[:, None] * limit[None], 1e-9),
+        "reduced start": Form(half[0], 1 / (task.g * np.asarray(half[2])), ALGEBRA),
         "forecast of half-drops from the reduced start": Form(half[1], exact_half, 1e-9),
         "loss and share of a state": Form((seen["loss"], seen["learned"]), (reduced, v**3 / task.best), ALGEBRA),
         "observed weights": Form(

@@ -15,7 +15,7 @@ import numpy as np
 
 from spectral_ode.problem import FullHeads, MultiTask, Problem
 from spectral_ode.systems.softmax import Balanced, _orders, _view
-from spectral_ode.systems.softmax._expectations import query_rule, reach
+from spectral_ode.systems.softmax._expectations import Expectations, query_rule, reach
 from spectral_ode.systems.softmax._leading import Spectrum
 from spectral_ode.systems.softmax._tables import one_head, two_heads
 from spectral_ode.weights import FullWeights
@@ -32,6 +32,10 @@ def finite(problem: Problem) -> dict[str, Form]:
     square, weight = query_rule(order.dimensions, order.queries)
     om = np.full((1, len(order.dimensions)), 0.2)
     own = jnp.eye(len(order.dimensions))
+    rng, tasks = np.random.default_rng(8), len(order.dimensions)
+    mu, omega, signal = rng.uniform(0.5, 1.5, size=(3, tasks)), rng.uniform(0.1, 0.3, size=(3, tasks)), 1.0 + np.arange(tasks)
+    omega[1] *= -1
+    state = Spectrum(jnp.asarray(mu), jnp.asarray(omega))
 
     @eqx.filter_jit
     def look(order, limit):
@@ -48,9 +52,10 @@ def finite(problem: Problem) -> dict[str, Form]:
             rest,
             order.losses(place),
             reach(jnp.asarray(om), order.dimensions),
+            averages.loss(state, order.dimensions, jnp.asarray(signal), jnp.asarray(0.3), queries=4),
         )
 
-    single, moment, C, rest, losses, most = look(order, limit)
+    single, moment, C, rest, losses, most, seen = look(order, limit)
     exact_C, exact_T = _two_heads(L, *pair)
     rho = pair[2] / np.sqrt(pair[0] * pair[1])
     d = np.asarray(order.dimensions)
@@ -63,8 +68,33 @@ def finite(problem: Problem) -> dict[str, Form]:
         "query norms": Form((weight @ square, weight @ square**2), (d, d * (d + 2.0)), 1e-7),
         "pull at the limit": Form(rest, (0.0, 0.0), 1e-6),
         "loss at the limit": Form(limit.loss, losses, 1e-9),
+        "loss of three heads": Form(seen, _losses(order.expectations, mu, omega, order.dimensions, signal, 0.3), ALGEBRA),
         "reach": Form(most, np.max(square_all @ om[0] ** 2) / 16.0, ALGEBRA),
     }
+
+
+def _losses(averages: Expectations, mu: np.ndarray, omega: np.ndarray, dimensions: tuple[int, ...], signal: np.ndarray, noise: float):
+    """The loss of each task query by query and head by head, from the averages of one head and of two."""
+    square, weight = query_rule(dimensions, 4)
+    heads, tasks = mu.shape
+    total = np.array(signal, float)
+    v = [jnp.asarray(square @ omega[h] ** 2) for h in range(heads)]
+    alone = [(np.asarray(averages.concentration(v[h])), np.asarray(averages.spread(v[h]))) for h in range(heads)]
+    for i in range(tasks):
+        r = square[:, i] / dimensions[i]
+        for h in range(heads):
+            c, spread = alone[h]
+            total[i] -= signal[i] * 2 * mu[h, i] * omega[h, i] * np.sum(weight * r * (1 - c))
+            total[i] += mu[h, i] ** 2 * np.sum(weight * (signal[i] * (c + r * omega[h, i] ** 2 * spread) + noise * c))
+    for h in range(heads):
+        for g in [g for g in range(heads) if g != h]:
+            x = averages.pair(v[h], v[g], jnp.asarray(square @ (omega[h] * omega[g])))
+            C, C_h, C_g, C_k, K = (np.asarray(part) for part in (x.C, x.C_h, x.C_g, x.C_k, x.K))
+            for i in range(tasks):
+                o, p, r = omega[h, i], omega[g, i], square[:, i] / dimensions[i]
+                B = C + r * (2 * o**2 * C_h + 2 * p**2 * C_g + o * p * (C_k + K))
+                total[i] += mu[h, i] * mu[g, i] * np.sum(weight * (signal[i] * B + noise * C))
+    return total
 
 
 def _one_head(L: int, v: float) -> tuple[float, float]:
