@@ -2,7 +2,8 @@
 
 Each mutant of `validate.mutants` is tried in a process which imports our modules anew, one of them altered, and judges the quick problems
 of its paper, cheap claims first. It is caught by the first claim that fails, by an error, or by not ending in time.
-What is not caught is listed with its reason from `survivors.toml`; a survivor without a reason there is a hole in the claims.
+What is not caught is listed with its reason from `survivors.toml`; a survivor without a reason there is a hole in the claims. A mutant
+with a reason there is asked the cheap claims alone: that nothing can tell it from the right program has been thought about already.
 
 The processes are forks of one that has imported the libraries, but nothing of ours and nothing that starts a thread of JAX.
 """
@@ -19,7 +20,7 @@ import signal
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -104,14 +105,14 @@ def table(outcomes: list[Outcome]) -> str:
     return "\n".join(lines)
 
 
-def reasons() -> dict[str, str]:
+def reasons() -> dict[tuple[str, str, str, str], str]:
     """Why known survivors survive, by module, function and code."""
     table = tomllib.loads((Path(__file__).parent / "survivors.toml").read_text(encoding="utf-8"))
-    return {_key(entry["module"], entry["before"], entry["after"]): entry["reason"] for entry in table.get("survivor", [])}
+    return {(entry["module"], entry["function"], entry["before"], entry["after"]): entry["reason"] for entry in table.get("survivor", [])}
 
 
-def _key(module: str, before: str, after: str) -> str:
-    return f"{module}: {before} -> {after}"
+def _key(mutant: Mutant) -> tuple[str, str, str, str]:
+    return mutant.module, mutant.place.partition(",")[0], mutant.before, mutant.after
 
 
 def trial(tried: list[Mutant], *, workers: int, done: Callable[[Outcome], None] | None = None) -> list[Outcome]:
@@ -123,12 +124,12 @@ def trial(tried: list[Mutant], *, workers: int, done: Callable[[Outcome], None] 
     try:
         while waiting or running:
             while waiting and len(running) < workers:
-                running.append(_Worker(waiting.pop(), tried))
+                running.append(_Worker(waiting.pop(), tried, known))
             select.select([worker.pipe for worker in running], [], [], 1.0)
             for worker in list(running):
                 for number, caught, seconds in worker.news():
                     mutant = tried[number]
-                    reason = "" if caught else known.get(_key(mutant.module, mutant.before, mutant.after), "")
+                    reason = "" if caught else known.get(_key(mutant), "")
                     found[number] = Outcome(mutant, caught, seconds, reason)
                     if done:
                         done(found[number])
@@ -144,7 +145,7 @@ def trial(tried: list[Mutant], *, workers: int, done: Callable[[Outcome], None] 
 class _Worker:
     """A process that tries some mutants one after the other and writes a line about each into a pipe."""
 
-    def __init__(self, numbers: list[int], tried: list[Mutant]) -> None:
+    def __init__(self, numbers: list[int], tried: list[Mutant], known: Container[tuple[str, str, str, str]]) -> None:
         self.left, self.text, self.begun, self.over = list(numbers), b"", time.monotonic(), False
         self.pipe, writing = os.pipe()
         self.process = os.fork()
@@ -158,7 +159,7 @@ class _Worker:
         os.dup2(null, 2)
         caught = ""
         for number in numbers:
-            caught = _said(tried[number], caught)
+            caught = _said(tried[number], caught, cheap=_key(tried[number]) in known)
             os.write(writing, json.dumps(caught).encode() + b"\n")
         os._exit(0)
 
@@ -192,14 +193,14 @@ class _Worker:
         return self.begun - begun
 
 
-def _said(mutant: Mutant, before: str) -> str:
+def _said(mutant: Mutant, before: str, *, cheap: bool) -> str:
     try:
-        return attempt(mutant, before)
+        return attempt(mutant, before, cheap=cheap)
     except BaseException as error:  # any error at all tells the mutant from the right program
         return f"error: {type(error).__name__}: {error}".partition("\n")[0]
 
 
-def attempt(mutant: Mutant, before: str = "") -> str:
+def attempt(mutant: Mutant, before: str = "", *, cheap: bool = False) -> str:
     """The first claim of the quick tier that fails on a mutant, or nothing. Our modules are imported anew, one of them altered.
 
     The problem that caught the mutant `before` this one is asked first: it most likely catches its neighbor, too.
@@ -215,7 +216,7 @@ def attempt(mutant: Mutant, before: str = "") -> str:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 1e9)  # programs of right modules may be read, but none is kept
     problems = {name: problem for name, problem in tiers.quick().items() if problem.system.startswith(paper(mutant.module))}
     order = sorted(problems, key=lambda name: not before.startswith(f"{name}: "))
-    for name, verdict in staged.staged({name: problems[name] for name in order}):
+    for name, verdict in staged.staged({name: problems[name] for name in order}, staged.CHEAP if cheap else staged.STAGES):
         if verdict.ok is False:
             return f"{name}: {verdict.claim}"
     return ""

@@ -12,7 +12,7 @@ from validate.experiment import Experiment, match, perform
 from validate.referees import FORMS
 from validate.tiers import TIERS
 
-STAGES = 4  # of a problem, as `_stages` gives them
+STAGES, CHEAP = 4, 2  # of a problem, as `_stages` gives them; those that need no course
 
 
 class _NotYet(Exception):
@@ -26,10 +26,10 @@ class _None(dict[str, Trajectory]):
         raise _NotYet
 
 
-def staged(problems: dict[str, Problem]) -> Iterator[tuple[str, Verdict]]:
+def staged(problems: dict[str, Problem], count: int = STAGES) -> Iterator[tuple[str, Verdict]]:
     """Closed forms of all problems; their identities; what else can be asked of each without a rung; then the rest. With their names."""
     stages = [_stages(problem) for problem in problems.values()]
-    for _ in range(STAGES):
+    for _ in range(count):
         for name, stage in zip(problems, stages, strict=True):
             yield from ((name, verdict) for verdict in next(stage))
 
