@@ -28,7 +28,8 @@ from spectral_ode.weights import largest
 SOLVERS = {"tsit5": diffrax.Tsit5, "dopri5": diffrax.Dopri5, "dopri8": diffrax.Dopri8, "kvaerno5": diffrax.Kvaerno5}
 # About six tenths of the time to compile on a CPU (docs/benchmarks.md), and as fast to run; without effect elsewhere.
 QUICK = {"xla_cpu_use_fusion_emitters": False}
-PLAIN = diffrax.ForwardMode()  # for solves that nothing differentiates: a quarter less to trace than what can be differentiated backwards
+# For solves that nothing differentiates: a quarter less to trace than what can be differentiated backwards.
+PLAIN: diffrax.AbstractAdjoint = diffrax.ForwardMode()
 STEADY = 1e-9  # a state is steady when |field| falls below this times |state| (largest entries), all phases being past
 
 
@@ -108,7 +109,7 @@ def _reason(failure: int, at: float, end: float, count: int, max_steps: int, sol
     return f"stopped at t={at:g} of {end:g} because the {solver} step failed; try --solver.name {other} or a smaller --solver.rtol"
 
 
-def _integrate(system, state, times, rtol, atol, solver, max_steps, steady, phases=True, adjoint=PLAIN):
+def _integrate(system, state, times, rtol, atol, solver, max_steps, steady, phases=True, adjoint: diffrax.AbstractAdjoint = PLAIN):
     """Observables at `times`, phase times, number of finite points, steps, and 0 = horizon, 1 = failure, 2 = steady state, 3 = overflow."""
     term = diffrax.ODETerm(lambda t, y, args: system.vector_field(t, y))
     controller = diffrax.PIDController(rtol=rtol, atol=atol)
@@ -168,7 +169,9 @@ def course(term, method, controller, state, times, *, max_steps: int, end: bool 
     return solution
 
 
-def _locate(system, term, method, controller, times, states, observables, max_steps, adjoint=PLAIN) -> dict[str, Float[Array, ""]]:
+def _locate(
+    system, term, method, controller, times, states, observables, max_steps, adjoint: diffrax.AbstractAdjoint = PLAIN
+) -> dict[str, Float[Array, ""]]:
     """The first upward crossing of each phase, by a Diffrax event between the two saved times around it; nan if there is none."""
     values = jax.vmap(system.phases)(observables)
     if not values:

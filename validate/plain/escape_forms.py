@@ -39,7 +39,7 @@ def _plateau(g: np.ndarray, v: float, p: np.ndarray, n: np.ndarray, time: float 
 
 def escapes(problem: Problem) -> dict[str, Form]:
     """Escape times and half-way states of heads, turning points among them, against scipy."""
-    system, task, heads = Separate.from_problem(problem), Task(problem, plainly), _heads(len(problem.task.spectrum))
+    system, task, heads = Separate.from_problem(problem), Task(problem, plainly), _heads(len(problem.regression.spectrum))
     times, states = (np.asarray(part) for part in zip(*(_plateau(task.g, *head, rtol=1e-12) for head in heads), strict=True))
 
     @eqx.filter_jit
