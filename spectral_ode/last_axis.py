@@ -2,8 +2,9 @@ r"""`vmap` with the members on the last axis, written out so that a CPU runs alo
 
 A field of a few dozen unknowns, batched by `jax.vmap`, becomes tiny matrix products with the members in front, and the machine spends its
 time on their bookkeeping. Here the field's jaxpr is run with one more axis behind all others: sums and small matrix products are written
-out as sums of slices, everything element by element stays as it is, and XLA fuses all of it into loops whose inner index is the member.
-The algebra is the same; the vector field of 36 unknowns of linear attention takes a third of the time (benchmarks/flows.py).
+out as sums of slices, factors being sliced before they are multiplied; everything element by element stays as it is, and XLA fuses all of
+it into loops whose inner index is the member. The algebra is the same; the vector field of 36 unknowns of linear attention takes an eighth
+of the time (benchmarks/flows.py).
 
 `prepare` splits a function f(fixed, moving) further: whatever does not depend on `moving` is computed once, in front of the solver's loop.
 A primitive without a rule here is left to `jax.vmap`.
