@@ -76,8 +76,8 @@ def worst_form(problem: Problem) -> tuple[float, str]:
     found, worst = {}, ""
     for family in plain.FORMS[problem.system]:
         found |= {name: largest_relative(form.ours, form.exact) / form.accuracy for name, form in family(problem).items()}
-        worst = max(found, key=lambda name: np.nan_to_num(found[name], nan=np.inf))
-        if not found[worst] <= 1:
+        worst = max(found, key=lambda name: np.nan_to_num(found[name], nan=np.inf), default="")
+        if found and not found[worst] <= 1:
             break
     return found[worst], f"{len(found)} forms, the worst: {worst}"
 

@@ -18,6 +18,7 @@ from spectral_ode.systems.softmax import _leading, _optimal, _orders
 from spectral_ode.systems.softmax._leading import Spectrum
 from validate.plain.numbers import ALGEBRA, Form, floats, least
 from validate.plain.softmax import Tasks, emergence, slaved
+from validate.plain.softmax_field import field
 from validate.plain.softmax_finite import finite, tabled, three_heads, view
 
 
@@ -248,9 +249,9 @@ def _emergence(plain: Plain, mu: np.ndarray, om: np.ndarray) -> np.ndarray:
 
 
 FORMS: dict[str, Any] = {
-    "softmax.balanced": (leading, tabled, three_heads, finite),
-    "softmax.factored": (leading, view),
-    "softmax.warmup": (leading,),
-    "softmax.emergence": (leading, optimal),
-    "softmax.slaved": (leading,),
+    "softmax.balanced": (field, leading, tabled, three_heads, finite),
+    "softmax.factored": (field, leading, view),
+    "softmax.warmup": (field, leading),
+    "softmax.emergence": (field, leading, optimal),
+    "softmax.slaved": (field, leading),
 }
