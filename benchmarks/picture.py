@@ -20,19 +20,26 @@ GOALS = {"one-drop": (4.0, 2.0), "saddle-to-saddle": (None, None)}  # seconds co
 ROADS = {"formula": "closed form", "ours": "reduced ODE by Diffrax"}
 
 
-def formula(preset: str, path: str) -> dict[str, Any]:
-    """Without an integration, through the public interface; and what each stage took."""
+def _opened(preset: str) -> tuple[Any, Any, list[float], Any]:
+    """A preset, its system, the laps so far, and what ends a lap; imports are part of the first."""
     laps = [time.perf_counter()]
-    done = lambda: laps.append(time.perf_counter())
     import spectral_ode as so
 
     so.configure()
+    problem = so.load(preset)
+    kind = so.systems.load(problem.system)
+    done = lambda: laps.append(time.perf_counter())
+    done()
+    return problem, kind, laps, done
+
+
+def formula(preset: str, path: str) -> dict[str, Any]:
+    """Without an integration, through the public interface; and what each stage took."""
+    problem, kind, laps, done = _opened(preset)
     import jax
     import jax.numpy as jnp
 
-    problem = so.load(preset)
-    kind = so.systems.load(problem.system)
-    done()
+    import spectral_ode as so
 
     @jax.jit
     def losses(times: Any) -> Any:
@@ -54,16 +61,10 @@ def _stages(names: tuple[str, ...], laps: list[float]) -> dict[str, float]:
 
 def ours(preset: str, path: str) -> dict[str, Any]:
     """The same by the reduced ODE."""
-    laps = [time.perf_counter()]
-    done = lambda: laps.append(time.perf_counter())
-    import spectral_ode as so
-
-    so.configure()
+    problem, kind, laps, done = _opened(preset)
     import jax
 
-    problem = so.load(preset)
-    kind = so.systems.load(problem.system)
-    done()
+    import spectral_ode as so
 
     @jax.jit  # one program; operation by operation it would be thirty
     def start() -> Any:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import pytest
 
 from validate import mutants, mutate, staged
@@ -46,7 +47,9 @@ def test_known_survivors_exist():
 def test_a_mutant_with_a_reason_is_asked_the_cheap_claims_alone(monkeypatch):
     asked = []
     monkeypatch.setattr(staged, "staged", lambda problems, count: asked.append(count) or iter(()))
-    monkeypatch.setattr(mutate, "OURS", ())  # modules stay as they are
+    monkeypatch.setattr(mutate, "OURS", ())  # modules stay as they are, and so does what finds and keeps them
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    monkeypatch.setattr(jax.config, "update", lambda *_: None)
     mutant = next(mutants.mutants("spectral_ode.systems.linear._scalar"))
     assert [mutate.attempt(mutant, cheap=cheap) for cheap in (False, True)] == ["", ""]
     assert asked == [staged.STAGES, staged.CHEAP]
