@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from spectral_ode import document
+from spectral_ode import document, programs
 from spectral_ode.problem import Problem
 
 PACKAGES = ("spectral-ode", "jax", "jaxlib", "diffrax", "equinox", "optax", "numpy")
@@ -31,14 +31,7 @@ def configure(*, cache: bool = True) -> None:
     jax.config.update("jax_enable_x64", True)
     if not cache or os.environ.get("JAX_COMPILATION_CACHE_DIR"):
         return
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "spectral_ode" / "compiled"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError:
-        return  # no place to keep programs: only slower
-    jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    programs.keep(Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "spectral_ode" / "compiled")
 
 
 def provenance(problem: Problem) -> dict[str, Any]:
