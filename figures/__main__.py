@@ -2,7 +2,8 @@
 
 A figure is a module with `problems(fast)` (what to compute, by name), `draw(experiments, width)` (a pure function of what was computed,
 `width` in inches), `PAPER` (on which paper it is, and the number of the figure there or "ours"), `CAPTION`, and `SECONDS` (how long the
-computation took on two cores, full and fast). A moving picture has `animate(experiments, path, tell)` instead of `draw`.
+computation took on two cores, full and fast). `draw` takes `fast`, too, where it computes itself what it draws. A moving picture has
+`animate(experiments, path, tell)` instead of `draw`.
 """
 
 import argparse
@@ -11,7 +12,7 @@ import sys
 from pathlib import Path
 
 import figures
-from spectral_ode import document
+from spectral_ode import document, flags
 from spectral_ode.problem import BadInput
 from spectral_ode.run import writable
 
@@ -33,8 +34,10 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--fast", action="store_true", help="small versions, in a folder fast/ of their own: to see that everything works")
     parser.add_argument("--fresh", action="store_true", help="compute and draw again even if results are kept")
+    parser.add_argument("--jobs", metavar="INT", default="2", help="processes that compute side by side (default: 2)")
     options = parser.parse_args(arguments)
     try:
+        jobs = flags.jobs(options.jobs)
         for name in options.names:
             if name not in names():
                 raise BadInput(f"unknown figure {name!r}; {document.nearest(name, names())}")
@@ -42,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
         from figures import build
 
         out = Path(options.out) / "fast" if options.fast else Path(options.out)
-        gallery = build.Gallery(out, options.format, options.width, fast=options.fast)
+        gallery = build.Gallery(out, options.format, options.width, fast=options.fast, jobs=jobs)
         failed = gallery.make(options.names or names(), fresh=options.fresh)
     except BadInput as error:
         print(f"figures: {error}", file=sys.stderr)

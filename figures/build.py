@@ -1,12 +1,14 @@
 """Figures made where they are missing: computed, judged, drawn and listed, each on its own; one that fails does not lose the others.
 
-An experiment is kept by the hash of its problem. A picture is drawn again when its inputs have changed: problems, versions, width, or the
-text of the modules that draw it. The record of a figure, with its verdicts, is its entry in the index.
+Experiments are performed by other processes, side by side, while this one draws. Each is kept by the hash of its problem. A picture is
+drawn again when its inputs have changed: problems, versions, width, or the text of the modules that draw it. The record of a figure, with
+its verdicts, is its entry in the index.
 """
 
 import ast
 import hashlib
 import importlib
+import inspect
 import json
 import sys
 import time
@@ -35,11 +37,17 @@ class Gallery:
     width: str
     _: KW_ONLY
     fast: bool
+    jobs: int = 1  # processes that compute side by side; with one of them it is done here, figure by figure
 
     @property
     def folder(self) -> Path:
         """Of the pictures and the index; the data are the same for every width."""
         return self.out if self.width == "full" else self.out / self.width
+
+    @property
+    def tiers(self) -> tuple[str, ...]:
+        """Which claims are judged; of a small version only how rungs ended."""
+        return () if self.fast else ("run",)
 
     def place(self, problem: Problem) -> Path:
         """Where an experiment is kept."""
@@ -51,6 +59,7 @@ class Gallery:
         import jax
 
         from figures import index
+        from validate import workers
 
         records, failed = index.read(self.folder), dict[str, str]()
         modules: dict[str, ModuleType] = {}
@@ -66,16 +75,23 @@ class Gallery:
         if not fresh:
             done = {document.identity(problem) for name in todo for problem in work[name].values() if self.kept(problem)}
         announce({name: modules[name] for name in todo}, work, done, self.fast)
+        needed: dict[str, workers.Kept] = {}
         for name in todo:
-            progress = Terminal(sys.stderr.isatty())
-            try:
-                with _aside(name, failed):
-                    records[name] = self.one(name, modules[name], work[name], done, progress, records.get(name)) | {"inputs": inputs[name]}
-            finally:
-                progress.close()
-                jax.clear_caches()  # programs of one figure: those of all together need more memory maps than Linux gives a process
-            if name not in failed:
-                index.write(self.folder, records, fast=self.fast)
+            found = {document.identity(problem): (self.place(problem), problem, self.tiers, name) for problem in work[name].values()}
+            needed |= {identity: one for identity, one in found.items() if identity not in {*done, *needed}}
+        with workers.keeping(needed, self.jobs) as performed:
+            for name in todo:
+                progress = Terminal(sys.stderr.isatty())
+                try:
+                    with _aside(name, failed):
+                        done |= {identity for identity in map(document.identity, work[name].values()) if performed(identity, progress)}
+                        records[name] = self.one(name, modules[name], work[name], done, progress, records.get(name))
+                        records[name]["inputs"] = inputs[name]
+                finally:
+                    progress.close()
+                    jax.clear_caches()  # programs of all figures together need more memory maps than Linux gives a process
+                if name not in failed:
+                    index.write(self.folder, records, fast=self.fast)
         for name, sentence in failed.items():
             records[name] = (index.about(name, modules[name]) if name in modules else {"name": name}) | {"error": sentence}
         index.write(self.folder, records, fast=self.fast)
@@ -120,7 +136,7 @@ class Gallery:
             place, identity = self.place(problem), document.identity(problem)
             progress.stage(f"{name}: {key}")
             experiment = store.read(place, problem) if identity in done else None
-            experiments[key] = experiment or store.keep(place, problem, progress, tiers=() if self.fast else ("run",))
+            experiments[key] = experiment or store.keep(place, problem, progress, tiers=self.tiers)
             reports[key] = store.judged(place, problem)
             done.add(identity)
         progress.stage(f"{name}: drawing")
@@ -149,7 +165,8 @@ class Gallery:
         if hasattr(module, "animate"):
             module.animate(experiments, self.folder / f"{name}.gif", lambda share: progress.bar(f"{name}: rendering", share))
             return {"gif": f"{name}.gif"}
-        style.save(module.draw(experiments, style.WIDTHS[self.width]), *(self.folder / f"{name}.{kind}" for kind in kinds))
+        small = {"fast": self.fast} if "fast" in inspect.signature(module.draw).parameters else {}
+        style.save(module.draw(experiments, style.WIDTHS[self.width], **small), *(self.folder / f"{name}.{kind}" for kind in kinds))
         return {kind: f"{name}.{kind}" for kind in kinds}
 
 
@@ -167,7 +184,9 @@ def _aside(name: str, failed: dict[str, str]) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        failed[name] = f"{type(error).__name__}: {error}".splitlines()[0]
+        from validate import workers
+
+        failed[name] = workers.sentence(error)
         print(f"\r{name}: failed: {failed[name]}", file=sys.stderr)
 
 

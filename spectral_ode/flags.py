@@ -25,6 +25,13 @@ def normal(word: str) -> str:
     return name.replace("_", "-") + equals + value if word.startswith("--") else word
 
 
+def jobs(word: str) -> int:
+    """How many processes work side by side, or `BadInput`."""
+    if not (word.isdecimal() and 1 <= int(word) <= 64):
+        raise BadInput(f"--jobs is {word!r}, but it must be a whole number from 1 to 64")
+    return int(word)
+
+
 def of_command(parser: argparse.ArgumentParser, command: str | None) -> list[str]:
     """The long flags of one command."""
     actions = parser._actions

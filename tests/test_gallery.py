@@ -3,17 +3,15 @@
 import importlib
 import json
 import re
-import sys
 from html.parser import HTMLParser
 
 import pytest
+from drawn import GOOD, PROBLEM, listed
 from matplotlib.text import Text
 from small import SMALL
 
-import figures
 import figures.__main__ as gallery
 from figures import build, chen2024_fig4, chen2024_fig5, index, style
-from spectral_ode import document
 from validate import store
 
 REPRODUCED = {
@@ -21,45 +19,6 @@ REPRODUCED = {
     "arXiv:2402.19442": {"Figure 1", "Figure 3", "Figure 4", "Figure 5"},
     "arXiv:2408.04532": {"after Figure 1b; ours", "Figure 1c and 1d"},
 }
-PROBLEM = document.override(SMALL, {"horizon": 400.0, "points": 40, "training.sequences": 200})
-GOOD = '''"""A good <figure> & more."""
-
-from matplotlib import pyplot as plt
-
-from figures import style
-from test_gallery import PROBLEM
-
-PAPER = "arXiv:2501.16265, ours"
-SECONDS = (1, 1)
-CAPTION = "What was <computed> & drawn."
-
-
-def problems(fast):
-    return {"a problem": PROBLEM}
-
-
-def draw(experiments, width=style.FULL):
-    with plt.style.context(style.STYLE):
-        figure, (axes,) = style.grid(width, 1, 1, height=2)
-        axes.plot(experiments["a problem"].rungs["training"]["loss"][0])
-    return figure
-'''
-
-
-@pytest.fixture
-def more(tmp_path, monkeypatch):
-    """A second folder of figure modules."""
-    folder = tmp_path / "more"
-    folder.mkdir()
-    monkeypatch.setattr(figures, "__path__", [*figures.__path__, str(folder)])
-    yield folder
-    for path in folder.glob("*.py"):
-        sys.modules.pop(f"figures.{path.stem}", None)
-        vars(figures).pop(path.stem, None)
-
-
-def listed(folder):
-    return {record["name"]: record for record in json.loads((folder / "index.json").read_text())["figures"]}
 
 
 @pytest.mark.parametrize("name", gallery.names())

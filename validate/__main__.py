@@ -31,7 +31,9 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"validate: {error}", file=sys.stderr)
         return 2
     except BrokenProcessPool:
-        print("validate: a process ended before it had an answer, perhaps for want of memory; try --jobs 1", file=sys.stderr)
+        from validate import workers
+
+        print(f"validate: {workers.DIED}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("\nvalidate: interrupted; nothing half-written was left behind", file=sys.stderr)
@@ -49,6 +51,9 @@ def _options(words: list[str]) -> argparse.Namespace:
     parser.add_argument("--full", action="store_true", help="also every preset at its full size, about an hour on two cores")
     parser.add_argument("--mutate", action="store_true", help="break each equation once: does the quick tier notice? Names: modules")
     parser.add_argument("--every", metavar="INT", default="1", help="with --mutate: try only every so many mutants (default: 1)")
+    parser.add_argument(
+        "--cheap", action="store_true", help="with --mutate: ask only closed forms and identities, which takes seconds for each"
+    )
     parser.add_argument("--out", metavar="FOLDER", default=OUT, help=f"folder of the reports (default: {OUT})")
     parser.add_argument("--jobs", metavar="INT", default="2", help="processes that work side by side (default: 2)")
     parser.add_argument("--json", action="store_true", help="print the report as JSON and nothing else")
@@ -56,12 +61,13 @@ def _options(words: list[str]) -> argparse.Namespace:
     options, unknown = parser.parse_known_args(words)
     if unknown:
         raise BadInput(f"unknown flag {unknown[0]}; {nearest(unknown[0], flags.of_command(parser, None))}")
-    if not (options.jobs.isdecimal() and 1 <= int(options.jobs) <= 64):
-        raise BadInput(f"--jobs is {options.jobs!r}, but it must be a whole number from 1 to 64")
+    options.jobs = flags.jobs(options.jobs)
     if not (options.every.isdecimal() and int(options.every) >= 1):
         raise BadInput(f"--every is {options.every!r}, but it must be a whole number of at least 1")
     if options.full and options.mutate:
         raise BadInput("--full and --mutate are two commands; give one of them")
+    if options.cheap and not options.mutate:
+        raise BadInput("--cheap goes with --mutate; give both, or leave it out")
     if options.full and options.names:
         raise BadInput("--full answers every problem there is; leave out the names, or --full")
     return options
@@ -78,7 +84,7 @@ def _validate(options: argparse.Namespace) -> int:
     begun = time.perf_counter()
     problems = tiers.chosen(options.names) if options.names else tiers.full() if options.full else tiers.quick()
     tiers.admitted(problems)
-    reports, pictures = _answers(problems, int(options.jobs), talk=talk, full=options.full)
+    reports, pictures = _answers(problems, options.jobs, talk=talk, full=options.full)
     tier = "named" if options.names else "full" if options.full else "quick"
     summary = report.whole(reports, tier=tier, skipped=tiers.APART if options.full else {}, seconds=time.perf_counter() - begun)
     with whole(Path(options.out)) as aside:
@@ -98,7 +104,8 @@ def _mutate(options: argparse.Namespace, *, talk: bool) -> int:
 
     out = options.out if options.out != OUT else f"{OUT}-mutants"
     run.writable(out)
-    enough = mutate.command(options.names, out, jobs=int(options.jobs), every=int(options.every), talk=talk)
+    asked = {"jobs": options.jobs, "every": int(options.every), "cheap": options.cheap}
+    enough = mutate.command(options.names, out, **asked, talk=talk)
     if not enough:
         print(
             f"validate: fewer than {100 * mutate.WANTED:.0f} % of the mutants were caught; {out}/mutants.json lists them", file=sys.stderr
@@ -116,12 +123,12 @@ def _free(out: str) -> None:
 
 def _answers(problems: dict[str, Any], jobs: int, *, talk: bool, full: bool) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Every problem answered; tables are printed as they come. The full tier also tries random and hostile input."""
-    from validate import inputs, report, tiers, workers
+    from validate import inputs, report, workers
 
     progress, color = run.Terminal(talk and sys.stderr.isatty()), sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     reports, pictures = [], []
     try:
-        answers = workers.answer(problems, jobs, progress, tiers.EVERY if full else tiers.TIERS)
+        answers = workers.answer(problems, jobs, progress, full=full)
         tell = lambda name, count: progress.stage(f"{name}: case {count}")
         for one, picture in itertools.chain(answers, (inputs.answer(progress=tell) for _ in range(int(full)))):
             progress.close()
