@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from judged import verdict
 from small import SMALL, of_system
 
 from spectral_ode import systems
@@ -84,13 +85,13 @@ def _shifted(trajectory, factor: float):
 )
 def test_a_late_rung_fails(experiment, rung, words):
     late = _with(experiment, rungs=experiment.rungs | {rung: _shifted(experiment.rungs[rung], 1.2)})
-    assert _verdict(check(late), words).ok is False
+    assert verdict(late, words).ok is False
 
 
 def test_a_wrong_head_fails(experiment):
     swapped = {"head": experiment.forecast["head"][:, ::-1], "half": experiment.forecast["half"]}
     strict = _with(experiment, forecast=swapped, problem=replace(experiment.problem, start=replace(experiment.problem.start, scale=0.01)))
-    assert _verdict(check(strict), "which head").ok is False
+    assert verdict(strict, "which head").ok is False
 
 
 def test_a_wrong_coefficient_fails_closed_form_identity_plateau_and_limit(experiment):
@@ -120,26 +121,26 @@ def test_drift_of_a_conserved_quantity_fails(experiment):
     population = experiment.rungs["population"]
     value = population["value"].at[:, -1].multiply(1.001)
     drifted = eqx.tree_at(lambda t: t.observables["value"], population, value)
-    assert _verdict(check(_with(experiment, rungs=experiment.rungs | {"population": drifted})), "v^2 - |k|^2").ok is False
+    assert verdict(_with(experiment, rungs=experiment.rungs | {"population": drifted}), "v^2 - |k|^2").ok is False
 
 
 def test_weight_outside_the_ansatz_fails(experiment):
     training = experiment.rungs["training"]
     outside = eqx.tree_at(lambda t: t.observables["outside"], training, jnp.full_like(training["outside"], 0.5))
-    assert _verdict(check(_with(experiment, rungs=experiment.rungs | {"training": outside})), "weight outside").ok is False
+    assert verdict(_with(experiment, rungs=experiment.rungs | {"training": outside}), "weight outside").ok is False
 
 
 def test_a_number_that_is_not_a_number_does_not_pass(experiment):
     training = experiment.rungs["training"]
     broken = eqx.tree_at(lambda t: t.observables["outside"], training, jnp.full_like(training["outside"], jnp.nan))
-    assert _verdict(check(_with(experiment, rungs=experiment.rungs | {"training": broken})), "weight outside").ok is False
+    assert verdict(_with(experiment, rungs=experiment.rungs | {"training": broken}), "weight outside").ok is False
 
 
 def test_a_solve_that_stopped_early_fails_with_its_sentence():
     stopped = perform(replace(SMALL, horizon=500.0, points=50, solver=Solver(max_steps=30)))
-    verdict = _verdict(check(stopped), "population: ran to its end")
-    assert verdict.ok is False
-    assert "after 30 steps" in verdict.note
+    found = _verdict(check(stopped), "population: ran to its end")
+    assert found.ok is False
+    assert "after 30 steps" in found.note
 
 
 def test_a_trajectory_that_never_left_its_start_is_not_asked_where_it_ended(experiment):
@@ -147,9 +148,9 @@ def test_a_trajectory_that_never_left_its_start_is_not_asked_where_it_ended(expe
     cut = eqx.tree_at(
         lambda t: (t.time, t.observables), population, jax.tree.map(lambda leaf: leaf[:, :1], (population.time, population.observables))
     )
-    verdict = _verdict(check(_with(experiment, rungs=experiment.rungs | {"population": cut})), "last loss")
-    assert verdict.ok is None
-    assert "ended at its start" in verdict.note
+    found = verdict(_with(experiment, rungs=experiment.rungs | {"population": cut}), "last loss")
+    assert found.ok is None
+    assert "ended at its start" in found.note
 
 
 def test_higher_rank_skips_the_reduced_rung_and_says_why():
@@ -180,3 +181,16 @@ def test_forecast_constants_are_not_at_the_edge_of_their_quadrature(monkeypatch)
     monkeypatch.setattr(_escape, "KICK_STEPS", 4000)
     fine = _escape.kick_integrals(system.data)
     np.testing.assert_allclose(coarse, fine, rtol=1e-6)
+
+
+def test_a_claim_that_breaks_fails_with_its_trouble_and_the_others_are_told(experiment, monkeypatch):
+    def broken(self, weights):
+        raise ValueError("there is no such law\nand more")
+
+    monkeypatch.setattr(Separate, "scalar_field", broken)
+    verdicts = check(experiment)
+    (found,) = [verdict for verdict in verdicts if verdict.note.startswith("it could not be measured")]
+    assert found.ok is False
+    assert found.measured is None
+    assert found.note == "it could not be measured: ValueError: there is no such law"
+    assert sum(verdict.ok is True for verdict in verdicts) > 8

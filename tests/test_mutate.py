@@ -10,6 +10,7 @@ import jax
 import pytest
 
 from validate import mutants, mutate, staged
+from validate.tiers import GAINS
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -57,9 +58,17 @@ def test_a_mutant_with_a_reason_is_asked_the_cheap_claims_alone(monkeypatch):
 
 @pytest.mark.slow
 def test_a_broken_curve_is_caught_and_reported(tmp_path):
-    words = ["--mutate", "linear._scalar", "--every", "99", "--jobs", "1", "--out", str(tmp_path / "out")]
+    words = ["--mutate", "linear._scalar", "--cheap", "--every", "99", "--jobs", "1", "--out", str(tmp_path / "out")]
     done = subprocess.run([sys.executable, "-m", "validate", *words], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "1 of 1 mutants caught" in done.stdout
     (row,) = json.loads((tmp_path / "out" / "mutants.json").read_text())["mutants"]
     assert row["caught by"].startswith("linear.separate: ")
+
+
+@pytest.mark.slow
+def test_the_right_program_is_not_caught_and_each_claim_is_asked_once():
+    verdicts = [verdict for _, verdict in staged.staged({"gains": GAINS})]
+    assert [verdict.claim for verdict in verdicts if verdict.ok is False] == []
+    names = [verdict.claim for verdict in verdicts]
+    assert len(names) == len(set(names)) > 20

@@ -1,36 +1,35 @@
 """Referees: scipy and thirty digits agree with us, and say no when a field or a closed form is changed in one number."""
 
+import functools
+
+import diffrax
 import jax
+import jax.numpy as jnp
 import mpmath
 import numpy as np
+import optimistix
 import pytest
 from close import assert_close
+from judged import verdict
 from small import of_system
 
 from spectral_ode import marchenko_pastur, systems
-from spectral_ode.systems.linear import Merged, Separate, _escape, _scalar
+from spectral_ode.systems.linear import Merged, _escape, _scalar
 from spectral_ode.systems.linear.blocks import Blocks
 from spectral_ode.systems.linear.data import Statistics
 from spectral_ode.systems.softmax import _expectations, _leading, _optimal, _view
-from spectral_ode.systems.sparse import Depth, Gains, _algorithms, _moments, _risk, _two_groups
-from validate import perform, plain, universal
-from validate.check import judge
+from spectral_ode.systems.sparse import Gains, _algorithms, _moments, _risk, _two_groups
+from validate import perform, plain, slopes
 from validate.courses import Flow
-from validate.experiment import Experiment
 from validate.plain.numbers import floats, integrate, many
 from validate.referees import worst_form
-from validate.slopes import ORDERS, order
+from validate.slopes import ORDERS, SOLVERS, order
 
 
 @pytest.fixture(autouse=True)
 def _compiled_anew():
     """A program compiled before a function was replaced would not know of it."""
     jax.clear_caches()
-
-
-def _claim(experiment: Experiment, words: str):
-    (found,) = [claim for claim in universal.claims(experiment) if words in claim.name]
-    return judge(found, experiment)
 
 
 def test_every_system_has_its_equations_and_closed_forms_once_more():
@@ -47,38 +46,24 @@ def test_integrator_of_plain_numbers_has_twenty_digits():
     assert_close(floats(state), [np.sin(1), np.cos(1)], rtol=1e-15)
 
 
-@pytest.mark.parametrize("name", plain.FORMS)
-def test_closed_forms_hold(name):
-    assert worst_form(of_system(name))[0] < 1
-
-
 SCALED = lambda function: lambda *given, **named: jax.tree.map(lambda leaf: 1.001 * leaf, function(*given, **named))
+# One or two of each module; `python -m validate --mutate` changes every number, and `python -m validate` asks that they hold as they are.
 BROKEN = [
     ("linear.separate", Statistics, "loss"),
-    ("linear.separate", Separate, "time_to"),
     ("linear.separate", _scalar, "inverse"),
     ("linear.separate", _escape, "_speed"),
-    ("linear.separate", _escape, "kick_integrals"),
-    ("linear.separate", _escape, "_kick"),
     ("linear.merged", Merged, "escape_constant"),
     ("linear.merged", Merged, "closed_form"),
-    ("linear.merged", Merged, "outside"),
     ("linear.blocks", Blocks, "population_loss"),
-    ("softmax.balanced", _expectations.Expectations, "_single"),
     ("softmax.balanced", _expectations.Expectations, "_pair"),
     ("softmax.factored", _view, "_split"),
-    ("softmax.slaved", _leading, "convergence_rates"),
     ("softmax.slaved", _leading, "slaved"),
     ("softmax.emergence", _optimal, "fill"),
-    ("softmax.emergence", _optimal, "signed_pair"),
-    ("softmax.emergence", _optimal, "emergence_times"),
-    ("softmax.emergence", _optimal, "other_length"),
     ("sparse.depth", marchenko_pastur, "resolvent"),
     ("sparse.depth", _algorithms, "after_steps"),
     ("sparse.depth", _algorithms, "oracle"),
     ("sparse.depth", _risk, "threshold_risk"),
     ("sparse.depth", _two_groups, "off_support"),
-    ("sparse.depth", Depth, "population_loss"),
     ("sparse.gains", _moments, "correlations"),
 ]
 
@@ -96,27 +81,32 @@ def test_a_field_off_by_a_thousandth_is_caught_at_thirty_digits(name, owner, fun
     problem = of_system(name)
     monkeypatch.setattr(owner, function, SCALED(getattr(owner, function)))
     experiment = perform(problem, train=False)
-    assert _claim(experiment, "field = the equations").ok is False
-    assert _claim(experiment, "solve = solve of those").ok is False
+    assert verdict(experiment, "field = the equations").ok is False
+    assert verdict(experiment, "solve = solve of those").ok is False
 
 
 def test_scipy_catches_another_course(monkeypatch):
-    experiment = perform(of_system("sparse.gains"), train=False)
-    assert _claim(experiment, "scipy integrates").ok is True
-    compiled = Flow.field.func
-    monkeypatch.setattr(Flow, "field", property(lambda self: lambda flat: (1 + 1e-5) * np.asarray(compiled(self)(flat))))
-    assert _claim(experiment, "scipy integrates").ok is False
+    experiment = perform(of_system("linear.merged"), train=False)
+    assert verdict(experiment, "scipy integrates").ok is True
+    field = functools.cache(Flow.field.func)  # compiled once for each flow
+    monkeypatch.setattr(Flow, "field", property(lambda self: lambda flat: (1 + 1e-5) * np.asarray(field(self)(flat))))
+    assert verdict(experiment, "scipy integrates").ok is False
+
+
+def _pendulum(method) -> float:
+    return order(method, lambda y: jnp.stack([y[1], -jnp.sin(y[0])]), jnp.asarray([1.5, 0.0]), 3.0, 1.0)
 
 
 @pytest.mark.parametrize("name", ORDERS)
 def test_solvers_have_their_order(name):
-    assert order(name) > ORDERS[name] - 0.3
+    # Equal steps have no tolerance that the equations of an implicit method could be solved to.
+    tight = {"root_finder": optimistix.Newton(rtol=1e-12, atol=1e-12)} if name == "kvaerno5" else {}
+    assert ORDERS[name] - 0.3 < _pendulum(SOLVERS[name](**tight)) < ORDERS[name] + 1.7
 
 
 def test_a_solver_of_lower_order_is_seen(monkeypatch):
-    import diffrax
-
-    from validate import slopes
-
-    monkeypatch.setitem(slopes.SOLVERS, "dopri5", diffrax.Heun)
-    assert order("dopri5") < 3
+    assert 1.9 < _pendulum(diffrax.Heun()) < 2.1
+    experiment = perform(of_system("sparse.gains"), train=False)
+    assert verdict(experiment, "converges at its order").ok is True
+    monkeypatch.setitem(slopes.SOLVERS, "dopri8", diffrax.Dopri5)
+    assert verdict(experiment, "converges at its order").ok is False

@@ -127,6 +127,7 @@ MISTAKES = {
     "no jobs": (["--jobs", "0"], "--jobs is '0', but it must be a whole number from 1 to 64"),
     "no value": (["--out"], "argument --out: expected one argument"),
     "both": (["saddle-to-saddle", "--full"], "leave out the names, or --full"),
+    "cheap alone": (["--cheap"], "--cheap goes with --mutate"),
     "lost": (["--out", "full"], "holds other things (thesis.tex), which would be lost"),
     "file": (["--out", "full/thesis.tex"], "cannot be written"),
     "not admitted": (["bad.toml"], "bad: system sparse.gains is for training.kind gains"),
@@ -137,7 +138,7 @@ MISTAKES = {
 @pytest.mark.parametrize(("words", "part"), MISTAKES.values(), ids=MISTAKES)
 def test_a_mistake_is_one_sentence_and_exit_2(words, part, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(workers, "answer", lambda *_: pytest.fail("the work began"))
+    monkeypatch.setattr(workers, "answer", lambda *_, **__: pytest.fail("the work began"))
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").write_text("years of work")
     (tmp_path / "bad.toml").write_text(document.to_toml(replace(tiers.DEPTH, system="sparse.gains")))
@@ -163,7 +164,7 @@ def test_a_process_that_dies_is_one_sentence_and_nothing_is_left(tmp_path, monke
 
 
 def test_an_interruption_leaves_nothing_behind(tmp_path, monkeypatch, capsys):
-    def interrupt(*_):
+    def interrupt(*_, full):
         yield {"name": "first", "verdicts": []}, {}
         raise KeyboardInterrupt
 

@@ -58,6 +58,8 @@ def judge(claim: Claim, experiment: Experiment) -> Verdict:
         measured, note = _measure(claim, experiment)
     except Unmet as unmet:
         return Verdict(claim.name, None, claim.bound, None, str(unmet), claim.place, claim.exactness, claim.reason)
+    except Exception as error:  # a claim that breaks must not lose what all others say
+        measured, note = np.nan, f"it could not be measured: {type(error).__name__}: {error}".splitlines()[0]
     # A number that is not a number must not pass, and has no place in a report.
     ok = bool(measured <= claim.bound)
     if claim.beyond:

@@ -96,7 +96,7 @@ def _referee(flow: Flow, method: str, rtol: float) -> float:
     loss = flow.reference.loss
     fallen = int(np.argmax(np.abs(loss - loss[-1]) <= 0.01 * np.max(np.abs(loss - loss[-1]))))
     if flow.walled:
-        fallen = _fastest(flow) // 2  # an implicit method grinds to a halt at a wall
+        fallen = flow.fastest // 2  # an implicit method grinds to a halt at a wall
     stops = flow.time[np.unique(np.linspace(0, min(fallen + 2, flow.time.size - 1), STOPS + 1).round().astype(int))]
     state, states = np.asarray(flow.start), []
     for begin, end in itertools.pairwise(stops):
@@ -107,11 +107,6 @@ def _referee(flow: Flow, method: str, rtol: float) -> float:
         state = found.y[:, -1]
         states.append(state)
     return flow.apart(stops[1:], np.asarray(states))
-
-
-def _fastest(flow: Flow) -> int:
-    """Number of the saved time at which the state moves fastest."""
-    return int(np.argmax(np.max(np.abs(flow.reference.rate / flow.unit), axis=1)))
 
 
 def fields(flows: Flows) -> Measured:
@@ -137,10 +132,7 @@ def by_mpmath(flows: Flows) -> Measured:
         referee = plain.field(flow.problem, name)
         if referee is None:
             continue
-        fastest = _fastest(flow)
-        length = 0.3 / np.max(np.abs(flow.reference.rate[fastest] / flow.unit))
-        begin = fastest // 2 if flow.walled else fastest
-        state = flow.reference.state[begin]
+        state, length = flow.stretch[0], 0.3 * flow.stretch[1]
         ours = flow.course(state=state, time=np.linspace(0.0, length, flow.time.size)).state[-1]
         with mpmath.workdps(DIGITS):
             exact, correction = integrate(referee.rate, many(state[referee.entries]), length, steps=STEPS)

@@ -182,6 +182,9 @@ def _short(problem: Problem) -> float:
 
 def _moving(problem: Problem) -> tuple[Problem, dict[str, str]]:
     """A copy of a problem that moves within a few steps, and what to compare, training first."""
+    gaps = systems.load(problem.system).from_problem(problem).missing(problem)
+    if {"reduced", "population"} <= gaps.keys():
+        raise Unmet(gaps["population"])
     steps = {"runs": 1, "units": "paper", "points": STEPS + 1, "spacing": "linear"}
     if problem.task.kind == "linear-regression":
         start = Start(scale=4.0 if problem.attention.kind == "separate" else 2.0)
@@ -191,7 +194,7 @@ def _moving(problem: Problem) -> tuple[Problem, dict[str, str]]:
     if isinstance(problem.task, MultiTask):
         if problem.system not in ("softmax.balanced", "softmax.factored"):
             raise Unmet("the network that is trained is that of softmax.balanced")
-        training = replace(problem.training, learning_rate=0.02, contexts=256, test_contexts=2, dtype="float64", changes=(), rates=())
+        training = replace(problem.training, learning_rate=0.02, contexts=1024, test_contexts=2, dtype="float64", changes=(), rates=())
         quick = replace(problem, start=DecomposableStart(mu=1.0, omega=0.15), training=training, horizon=0.02 * STEPS, **steps)
         return quick, {name: name for name in ("mu of heads", "omega of heads")}
     if isinstance(problem.start, GainsStart):

@@ -15,8 +15,8 @@ from validate.tiers import TIERS
 STAGES, CHEAP = 4, 2  # of a problem, as `_stages` gives them; those that need no course
 
 
-class _NotYet(Exception):
-    """A rung is asked for that this stage does not have."""
+class _NotYet(BaseException):
+    """A rung is asked for that this stage does not have; no `Exception`, which would be a claim that breaks."""
 
 
 class _None(dict[str, Trajectory]):

@@ -2,7 +2,7 @@
 
 Quick: a small problem for every system there is, chosen so that nearly all claims can be judged; the tests work on the same ones. A system
 without a small problem here, such as one in a new file, gets the first preset that names it, or else the first small problem that it
-accepts. Full: the quick problems and every preset at its full size.
+accepts. Full: the quick problems with the claims that take longer, and every preset at its full size.
 """
 
 from collections.abc import Iterator
@@ -177,6 +177,11 @@ def quick() -> dict[str, Problem]:
 def full() -> dict[str, Problem]:
     """The full tier: the quick problems and every preset at its full size."""
     return quick() | {name: document.load(name) for name in document.preset_names() if name not in APART}
+
+
+def asked(name: str, *, full: bool) -> tuple[str, ...]:
+    """Of a problem, which tiers of claims: those that take longer are about equations and programs, the same at every size of a problem."""
+    return EVERY if full and name in quick() else TIERS
 
 
 def chosen(sources: list[str]) -> dict[str, Problem]:

@@ -6,6 +6,7 @@ are integrated until a head has blown up, T = t + 1/(g v); the linear equations 
 smallest T takes the direction of the largest rate left; at T - 1/(g v*) the others are kicked, and the next plateau begins.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
@@ -14,10 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from scipy.integrate import solve_ivp
 
-from spectral_ode.problem import Problem
+from spectral_ode.problem import Problem, Regression, SeparateHeads
 from spectral_ode.systems.linear import Separate, _escape
 from validate.plain.linear import Task
-from validate.plain.numbers import ALGEBRA, Form, plainly
+from validate.plain.numbers import ALGEBRA, Form, least, plainly
 
 
 def _plateau(g: np.ndarray, v: float, p: np.ndarray, n: np.ndarray, time: float | None = None, rtol=1e-10) -> tuple[float, np.ndarray]:
@@ -38,18 +39,33 @@ def _plateau(g: np.ndarray, v: float, p: np.ndarray, n: np.ndarray, time: float 
 
 
 def escapes(problem: Problem) -> dict[str, Form]:
-    """Escape times and half-way states of heads, turning points among them, against scipy."""
-    system, task, heads = Separate.from_problem(problem), Task(problem, plainly), _heads(len(problem.regression.spectrum))
-    times, states = (np.asarray(part) for part in zip(*(_plateau(task.g, *head, rtol=1e-12) for head in heads), strict=True))
+    """Escape times of heads, their states on the way, turning points among them, and how these move, against scipy and the equations."""
+    system, task = Separate.from_problem(problem), Task(problem, plainly)
+    d, heads = task.g.size, _heads(task.g)
+    times = np.asarray([_plateau(task.g, *head, rtol=1e-12)[0] for head in heads])
+    state = lambda head, time: _plateau(task.g, *head, time=time, rtol=1e-12)[1]
+    found = {}
+    for share, words in ((0.25, "a quarter of the way"), (0.5, "half-way")):
+        exact = np.asarray([state(*each) for each in zip(heads, share * times, strict=True)])
+        v, p, n = exact[:, :1], exact[:, 1 : 1 + d], exact[:, 1 + d :]
+        rates = np.concatenate(
+            [np.sum(task.g[None] * (p**2 - n**2), axis=1, keepdims=True) / 4, v * task.g[None] * p, -v * task.g[None] * n], axis=1
+        )
+        moved, moving = _moving(_packed(heads), jnp.asarray(share * times), system.data)
+        found |= {f"heads {words}": Form(moved, exact, 1e-7), f"rates of heads {words}": Form(moving, rates, 1e-6)}
+    total = eqx.filter_jit(lambda packed, g: jax.vmap(lambda head: _escape.escape_time(head, g))(packed))
+    return {"escape times": Form(total(_packed(heads), system.data.g), times, 1e-7)} | found
 
-    @eqx.filter_jit
-    def look(packed, times, data):
-        moved = jax.vmap(lambda head, t: _escape.advance(head, data.g, t))(packed, 0.5 * times)
-        total = jax.vmap(lambda head: _escape.escape_time(head, data.g))(packed)
-        return total, jnp.concatenate([moved.v[:, None], moved.p, moved.n], axis=1)
 
-    found, moved = look(_packed(heads), jnp.asarray(times), system.data)
-    return {"escape times": Form(found, times, 1e-7), "heads half-way": Form(moved, states, 1e-7)}
+@eqx.filter_jit
+def _moving(packed: _escape.Head, times: Any, data: Any) -> Any:
+    """Where heads are, and the derivative of that in time: through the inverse of the time that a path takes."""
+
+    def at(head: _escape.Head, time: Any) -> Any:
+        moved = _escape.advance(head, data.g, time)
+        return jnp.concatenate([moved.v[None], moved.p, moved.n])
+
+    return jax.vmap(lambda head, time: jax.jvp(lambda t: at(head, t), (time,), (jnp.ones_like(time),)))(packed, times)
 
 
 def kicks(problem: Problem) -> dict[str, Form]:
@@ -64,16 +80,19 @@ def kicks(problem: Problem) -> dict[str, Form]:
     ours = np.asarray([[alpha[i, e], beta[i, e]] for i, e in pairs])
     return {
         "kick integrals": Form(ours, exact, 1e-5),
-        "kick of waiting heads": _kicked(system, task, _packed(_heads(d)), alpha, beta),
-        "chain of plateaus": _chain(system, task, alpha, beta),
+        "kick of waiting heads": _kicked(system, task, _packed(_heads(task.g)), alpha, beta),
+        "chain of plateaus": _chain(replace(problem, task=Regression(spectrum=(0.6, 0.4, 0.2), context=15), attention=SeparateHeads())),
     }
 
 
-def _heads(d: int) -> list[tuple[float, np.ndarray, np.ndarray]]:
-    rng, one = np.random.default_rng(3), np.ones(d)
+def _heads(g: np.ndarray) -> list[tuple[float, np.ndarray, np.ndarray]]:
+    d, rng, one = g.size, np.random.default_rng(3), np.ones(g.size)
     heads = [(0.3 * rng.normal(), rng.normal(size=d), rng.normal(size=d)) for _ in range(4)]
-    # One that turns back; two at rest, pushed up and down.
-    return [*heads, (-1.2, one, 0.1 * one), (0.0, one, 0.3 * one), (0.0, 0.3 * one, one)]
+    # One with a valley ahead, two just too slow (they turn back) and just fast enough to pass it; two at rest, pushed up and down.
+    still = lambda s: np.sum(np.expm1(2 * g * s) + 0.01 * np.expm1(-2 * g * s)) / 4  # V without v^2
+    _, valley = least(still, -10 / np.max(g), 0.0)
+    edge = [(-np.sqrt(-valley * share), one, 0.1 * one) for share in (1 - 1e-5, 1 + 1e-5)]
+    return [*heads, (-1.2, one, 0.1 * one), *edge, (0.0, one, 0.3 * one), (0.0, 0.3 * one, one)]
 
 
 def _packed(heads: list[tuple[float, np.ndarray, np.ndarray]]) -> _escape.Head:
@@ -105,8 +124,10 @@ def _kicked(system: Separate, task: Task, heads: _escape.Head, alpha: Any, beta:
     return Form(jnp.concatenate([moved.v[:, None], moved.p, moved.n], axis=1), exact, ALGEBRA)
 
 
-def _chain(system: Separate, task: Task, alpha: np.ndarray, beta: np.ndarray) -> Form:
-    """Heads and blow-up times of all directions, from three small heads."""
+def _chain(problem: Problem) -> Form:
+    """Heads and blow-up times of three directions, from three small heads: from the third plateau on, times add up."""
+    system, task = Separate.from_problem(problem), Task(problem, plainly)
+    alpha, beta = (np.asarray(part) for part in eqx.filter_jit(_escape.kick_integrals)(system.data))
     d, limit, rng = task.lam.size, np.cbrt(task.best), np.random.default_rng(7)
     heads = 0.02 * rng.normal(size=(3, 1 + 2 * d))
     start = _escape.Head(jnp.asarray(heads[:, 0]), jnp.asarray(heads[:, 1 : 1 + d]), jnp.asarray(heads[:, 1 + d :]))

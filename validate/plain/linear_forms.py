@@ -13,7 +13,7 @@ from jax.flatten_util import ravel_pytree
 from scipy.integrate import solve_ivp
 
 from spectral_ode.features import coefficients, features
-from spectral_ode.problem import Problem
+from spectral_ode.problem import MergedHeads, Problem
 from spectral_ode.systems.linear import Blocks, Merged
 from spectral_ode.systems.linear.blocks import MergedBlocks, SeparateBlocks
 from spectral_ode.systems.linear.data import Statistics, directions
@@ -62,7 +62,7 @@ def data(problem: Problem) -> dict[str, Form]:
         }
         found |= {f"{name}, setting {number + 1}": Form(seen[name], exact[name], ALGEBRA) for name in exact}
     # The rate lam^2 sig is larger where the variance lam and lam^3 sig are smaller.
-    tilted = replace(problem, task=replace(problem.regression, spectrum=(1.0, 0.8), prior=(1.0, 1.6)))
+    tilted = replace(problem, task=replace(problem.regression, spectrum=(1.0, 0.8), prior=(1.0, 1.6)), attention=MergedHeads())
     return found | {"order of the directions": Form(directions(tilted)[0], np.asarray([0.8, 1.0]), ALGEBRA)}
 
 

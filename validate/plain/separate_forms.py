@@ -31,7 +31,7 @@ def separate(problem: Problem) -> dict[str, Form]:
     d, rng = task.lam.size, np.random.default_rng(2)
     limit = np.cbrt(task.best)
     v0, v, ends = 0.03 * limit, 0.7 * limit, np.asarray([0.05, 0.3, 0.7, 0.999])
-    H = 3
+    H = max(3, d)  # a head for every direction
     value, key, query = rng.normal(size=H), rng.normal(size=(H, 1, d)), rng.normal(size=(H, 1, d))
     k, q = (part[:, 0] @ task.basis for part in (key, query))
     modes = value[:, None] * k * q

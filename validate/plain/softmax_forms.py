@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import mpmath
 import numpy as np
@@ -74,7 +75,8 @@ def leading(problem: Problem) -> dict[str, Form]:
         phases = jnp.stack(list(system.phases(zero).values()))
         rates = (*_leading.convergence_rates(tasks), _leading.slaved_rate(tasks), _leading.slaved(jnp.full(I, 0.2), tasks))
         limit = [_optimal.limit(tasks, sharing=sharing) for sharing in (1.0, 2.0)]
-        extra = (tasks.phi, tasks.x, tasks.speed, _leading.loss(spectrum, tasks))
+        factors = _leading.balanced(jax.tree.map(jnp.abs, spectrum), tasks)
+        extra = (tasks.phi, tasks.x, tasks.speed, _leading.loss(spectrum, tasks), *factors)
         return {name: seen[name] for name in (*NAMES, "tests")}, phases, rates, limit, extra
 
     seen, phases, rates, limits, extra = look(system, tasks, Spectrum(jnp.asarray(mu), jnp.asarray(om)))
@@ -83,6 +85,7 @@ def leading(problem: Problem) -> dict[str, Form]:
     found = [tuple(float(part[i]) for part in limit) for limit in limits for i in range(I)]
     slow, fast, lazy = _rates(problem, plain)
     E = plain.phi / plain.L * np.exp(plain.d * 0.04)
+    v, k = np.sqrt(np.abs(mu)), np.sqrt(np.abs(om) * plain.d_e**0.5)
     return {
         "observed spectrum": Form(tuple(seen[name] for name in NAMES), exact, ALGEBRA),
         "tests at other lengths": Form(seen["tests"], elsewhere, ALGEBRA),
@@ -90,7 +93,9 @@ def leading(problem: Problem) -> dict[str, Form]:
         "limits of heads alone": Form(found, best, 1e-7),
         "rates of convergence": Form(rates[:2], (slow, fast), 1e-6),
         "slaved rate and mu": Form(rates[2:], (lazy, 0.2 / (0.04 + E)), 1e-6),
-        "phi, x, speed, loss": Form(extra, (plain.phi, plain.x, 4 * plain.S / plain.d / plain.d_e**0.5, np.sum(losses)), ALGEBRA),
+        "phi, x, speed, loss, factors": Form(
+            extra, (plain.phi, plain.x, 4 * plain.S / plain.d / plain.d_e**0.5, np.sum(losses), *[v] * 2, *[k] * 2), ALGEBRA
+        ),
         "start": Form(float(system.landmarks()["loss"]["start"]), 1.0, ALGEBRA),
         "landmarks": Form(
             [[float(level) for level in system.landmarks()[name].values()][-1] for name in ("omega", "mu")],
@@ -135,6 +140,14 @@ def _rates(problem: Problem, plain: Plain) -> tuple[np.ndarray, np.ndarray, np.n
     jacobian = np.asarray(columns).T
     pairs = [np.sort(-np.linalg.eigvals(jacobian[np.ix_([i, I + i], [i, I + i])]).real) for i in range(I)]
     return np.asarray([pair[0] for pair in pairs]), np.asarray([pair[1] for pair in pairs]), lazy
+
+
+def filling(problem: Problem) -> dict[str, Form]:
+    """Shares of budgets, small and large, that unequal tasks get; some get nothing of a small one."""
+    uneven = replace(problem, task=replace(problem.task, dimensions=(4, 9, 15), signal=(1.0, 1.6, 0.5)))
+    plain, budgets = Plain(uneven), (1e-3, 0.05, 0.3, 3.0)
+    ours = eqx.filter_jit(lambda tasks: [_optimal.fill(budget, tasks) for budget in budgets])(tasks_of(uneven))
+    return {"shares of unequal tasks": Form(ours, [plain.filled(budget) for budget in budgets], 1e-9)}
 
 
 def optimal(problem: Problem) -> dict[str, Form]:
@@ -252,6 +265,6 @@ FORMS: dict[str, Any] = {
     "softmax.balanced": (field, leading, tabled, three_heads, finite),
     "softmax.factored": (field, leading, view),
     "softmax.warmup": (field, leading),
-    "softmax.emergence": (field, leading, optimal),
+    "softmax.emergence": (field, leading, filling, optimal),
     "softmax.slaved": (field, leading),
 }
