@@ -1,6 +1,7 @@
 """Every test runs in float64, with strict dtype promotion and no silent broadcasting of ranks."""
 
 import os
+import sys
 
 os.environ["EQX_ON_ERROR"] = "nan"  # as the entry points do
 
@@ -30,3 +31,17 @@ def forget():
     """Drop the compiled programs of a file: all together they need more memory maps than Linux gives a process, which then crashes."""
     yield
     jax.clear_caches()
+
+
+@pytest.fixture
+def more(tmp_path, monkeypatch):
+    """A second folder of figure modules."""
+    import figures
+
+    folder = tmp_path / "more"
+    folder.mkdir()
+    monkeypatch.setattr(figures, "__path__", [*figures.__path__, str(folder)])
+    yield folder
+    for path in folder.glob("*.py"):
+        sys.modules.pop(f"figures.{path.stem}", None)
+        vars(figures).pop(path.stem, None)

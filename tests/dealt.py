@@ -1,7 +1,7 @@
 """A program that trains one small problem of each kind on virtual devices, for the tests.
 
-`python dealt.py FOLDER`: with 1, 2 and 4 of the four devices of this process. `python dealt.py FOLDER PORT PROCESS`: with the two devices
-of each of two processes.
+`python dealt.py FOLDER`: with 1 and 2 devices of this process, data sets also with 4. `python dealt.py FOLDER PORT PROCESS`: with the two
+devices of each of two processes.
 """
 
 import sys
@@ -42,6 +42,8 @@ PROBLEMS = {
     "adam": (LAYERS, 5),
 }
 
+FOUR = ("stored", "fresh")  # tried on four devices of one process, too; all of them are tried on two devices of two processes
+
 
 def main(folder: Path, port: str | None = None, process: str = "0") -> None:
     jax.config.update("jax_num_cpu_devices", 4 if port is None else 2)
@@ -50,7 +52,7 @@ def main(folder: Path, port: str | None = None, process: str = "0") -> None:
         jax.distributed.initialize(f"127.0.0.1:{port}", 2, int(process))
     runtime.configure()
     for name, (problem, microbatch) in PROBLEMS.items():
-        for count in (1, 2, 4) if port is None else (4,):
+        for count in [1, 2, *[4] * (name in FOUR)] if port is None else [4]:
             trained = simulate.train(problem, microbatch=microbatch, devices=jax.devices()[:count])
             if jax.process_index() == 0:
                 trained.save(folder / f"{name}-{count if port is None else 'processes'}.npz")

@@ -115,8 +115,8 @@ def test_flow_of_all_blocks_follows_the_flow_of_the_acting_ones(kind):
     problem = replace(BASE, task=replace(HARD, noise=0.0, rotation=0), attention=heads, start=Start(scale=0.5))
     start, times = draw(problem), np.linspace(0, 60, 60)
     system = Blocks.from_problem(problem)
-    whole = solve(system, system.project(start), times, rtol=1e-10)
-    part = solve(PopulationFlow(alone.from_problem(problem)), start, times, rtol=1e-10)
+    whole = solve(system, system.project(start), times, rtol=1e-10, phases=False)
+    part = solve(PopulationFlow(alone.from_problem(problem)), start, times, rtol=1e-10, phases=False)
     assert float(part["loss"][-1]) < 0.8 * float(part["loss"][0])
     assert_close(whole["loss"], part["loss"], rtol=0, atol=1e-8)  # 10 x rtol in time, times the number of decades from a small start
     assert float(jnp.max(whole["idle"])) < 1e-20
@@ -134,7 +134,7 @@ def test_training_on_many_sequences_with_a_shared_task_follows_the_flow_of_all_b
     )
     trained = simulate.train(problem)
     system = Blocks.from_problem(problem)
-    flow = solve(system, system.project(draw(problem)), problem.times)
+    flow = solve(system, system.project(draw(problem)), problem.times, phases=False)
     assert float(flow["loss"][-1]) < 0.7 * float(flow["loss"][0])
     assert float(flow["idle"][-1]) > 0.01  # the driven blocks matter here
     # A sample of 100,000 moves a loss of order one by about its standard error 1/sqrt(100,000) x kurtosis, a step of 0.02 by one per cent.

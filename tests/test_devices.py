@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from dealt import PROBLEMS
+from dealt import FOUR, PROBLEMS
 from small import SMALL
 
 import simulate
@@ -51,7 +51,7 @@ def _port() -> int:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """One small problem of each kind on 1, 2 and 4 devices, and on two processes with two devices each."""
+    """One small problem of each kind on 1 and 2 devices (some on 4), and on two processes with two devices each."""
     folder, port = tmp_path_factory.mktemp("dealt"), str(_port())
     program = [sys.executable, str(TESTS / "dealt.py"), str(folder)]
     alone = subprocess.run(program, env=_environment(), capture_output=True, text=True, check=False)
@@ -67,7 +67,7 @@ def trained(tmp_path_factory):
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_the_number_of_devices_and_processes_changes_nothing(name, trained):
     two = trained(name, 2)
-    assert trained(name, 4).read_bytes() == two.read_bytes()
+    assert name not in FOUR or trained(name, 4).read_bytes() == two.read_bytes()
     assert trained(name, "processes").read_bytes() == two.read_bytes()
 
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from close import assert_close
+from judged import verdict
 from small import SPARSE
 
 import simulate
@@ -49,11 +50,6 @@ def gains():
     return perform(GAINS)
 
 
-def _verdict(experiment, words: str):
-    (found,) = [verdict for verdict in check(experiment) if words in verdict.claim]
-    return found
-
-
 @pytest.mark.parametrize("name", ["depth", "gains"])
 def test_every_claim_holds_on_the_small_problem(name, request):
     verdicts = check(request.getfixturevalue(name))
@@ -79,23 +75,23 @@ BROKEN = {
 
 @pytest.mark.parametrize(("rung", "name", "change", "words"), BROKEN.values(), ids=BROKEN)
 def test_a_broken_rung_of_depth_fails(depth, rung, name, change, words):
-    assert _verdict(_with(depth, rung, **{name: change}), words).ok is False
+    assert verdict(_with(depth, rung, **{name: change}), words).ok is False
 
 
 @pytest.mark.parametrize(("rung", "words"), [("reduced", "best depth, two groups"), ("population", "lies between")])
 def test_a_late_optimum_fails(depth, rung, words):
     trajectory = depth.rungs[rung]
     late = eqx.tree_at(lambda t: t.phases["best"], trajectory, trajectory.phases["best"] * 10)
-    assert _verdict(replace(depth, rungs=depth.rungs | {rung: late}), words).ok is False
+    assert verdict(replace(depth, rungs=depth.rungs | {rung: late}), words).ok is False
 
 
 def test_broken_gains_fail(gains):
-    assert _verdict(_with(gains, "training", kappa=lambda x: x * 0.9), "mean kappa").ok is False
+    assert verdict(_with(gains, "training", kappa=lambda x: x * 0.9), "mean kappa").ok is False
     drifting = lambda eta: eta * (1 + 0.1 * jnp.linspace(0.0, 1.0, eta.shape[-1])[None])
     for rung, words in (("reduced", "along the ODE"), ("training", "along training")):
-        assert _verdict(_with(gains, rung, eta=drifting), words).ok is False
+        assert verdict(_with(gains, rung, eta=drifting), words).ok is False
     wrong = _with(gains, "reduced", loss=lambda x: x * 1.001)
-    assert _verdict(wrong, "last risk").ok is False
+    assert verdict(wrong, "last risk").ok is False
 
 
 def test_heads_with_larger_gains_wake_first(gains):
@@ -137,10 +133,10 @@ def test_unroll_is_a_trajectory_over_depth(depth):
 
 def test_unroll_in_float32_is_the_algorithm_to_its_precision():
     problem = replace(DEPTH, training=replace(DEPTH.training, dtype="float32"))
-    verdict = _verdict(perform(problem), "is the algorithm")
-    assert verdict.bound == 1e-5
-    assert verdict.ok is True
-    assert verdict.measured > 1e-12
+    found = verdict(perform(problem), "is the algorithm")
+    assert found.bound == 1e-5
+    assert found.ok is True
+    assert found.measured > 1e-12
 
 
 @pytest.mark.parametrize("problem", [LINEAR, SOFTMAX], ids=["linear", "softmax"])

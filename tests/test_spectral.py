@@ -104,7 +104,7 @@ def test_balanced_and_factored_flows_are_one_flow_at_both_orders():
     times = np.linspace(0.0, 4.0, 9)
     for kind in (lambda system: system, lambda system: system.population()):
         logs, factors = (kind(_system(SPECTRAL, name)) for name in ("softmax.balanced", "softmax.factored"))
-        one, two = (solve(system, system.project(draw(SPECTRAL)), times, rtol=1e-10) for system in (logs, factors))
+        one, two = (solve(system, system.project(draw(SPECTRAL)), times, rtol=1e-10, phases=False) for system in (logs, factors))
         for name in ("mu of heads", "omega of heads", "loss"):
             assert_close(one[name], two[name], rtol=1e-7)  # ten times the accumulated error of both solves
 
@@ -148,7 +148,11 @@ def test_a_head_alone_is_the_full_flow_of_one_task():
     problem = replace(FIGURE_3, system="softmax.emergence")
     full, own = _system(problem, "softmax.balanced"), _system(problem)
     weights, times = draw(problem), np.linspace(0, 5, 6)
-    assert_close(solve(full, full.project(weights), times)["omega"], solve(own, own.project(weights), times)["omega"], rtol=1e-7)
+    assert_close(
+        solve(full, full.project(weights), times, phases=False)["omega"],
+        solve(own, own.project(weights), times, phases=False)["omega"],
+        rtol=1e-7,
+    )
 
 
 def test_many_tasks_have_a_rule_of_their_own_whose_moments_are_right():
@@ -165,7 +169,7 @@ def test_heads_may_be_fewer_or_more_than_tasks_and_tasks_may_prefer_one_head():
     wanted = {"fewer": (fewer, 0.306, 20**-0.5), "surplus": (surplus, 0.2138, 10**-0.5), "same": (same, 0.306, 20**-0.5)}
     for problem, loss, omega in wanted.values():
         system = _system(problem)
-        end = solve(system, system.project(draw(problem)), np.asarray([0.0, 2e4]), solver="kvaerno5")
+        end = solve(system, system.project(draw(problem)), np.asarray([0.0, 2e4]), solver="kvaerno5", phases=False)
         assert_close(end["loss"][-1], loss, rtol=0, atol=1.5e-4)  # published to three or four digits
         assert_close(np.min(end["omega"][-1]), omega, rtol=1e-4)  # off-task omega fades like 1/t
         np.testing.assert_array_equal(end["head"][-1], system.forecast(draw(problem))["head"])
@@ -216,5 +220,7 @@ def test_a_trial_step_that_overflows_is_rejected_and_does_not_stall_the_solver()
     far = Spectrum(jnp.full((2, 2), 3.0), jnp.full((2, 2), 12.0))  # kappa ~ e^26
     assert all(np.isfinite(rate).all() for rate in system.vector_field(jnp.asarray(0.0), far))
     # From far above the limit omega must come down steeply, at a tolerance whose first steps are bold.
-    bold = solve(system, Spectrum(jnp.full((2, 2), 1.0), jnp.full((2, 2), 0.5)), np.asarray([0.0, 50.0]), rtol=1e-4, max_steps=4000)
+    bold = solve(
+        system, Spectrum(jnp.full((2, 2), 1.0), jnp.full((2, 2), 0.5)), np.asarray([0.0, 50.0]), rtol=1e-4, max_steps=4000, phases=False
+    )
     assert bold.ok

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from close import assert_close
 
-from spectral_ode import BadInput, draw, solve, systems
+from spectral_ode import BadInput, draw, systems
 from spectral_ode.flow import AbstractReduction
 
 
@@ -43,15 +43,6 @@ def test_flow_of_the_weights_is_minus_half_the_gradient_at_the_start(system):
     slope = jax.grad(system.population_loss)(start)
     for field, gradient in zip(jax.tree.leaves(system.weights_field(start)), jax.tree.leaves(slope), strict=True):
         assert_close(field, -0.5 * gradient, rtol=1e-12, atol=1e-20)
-
-
-def test_at_time_zero_a_solve_is_its_start(system):
-    system, problem = system
-    flow = system.population()
-    start = flow.project(draw(problem))
-    found = solve(flow, start, np.asarray([0.0, 1.0]))
-    for name, value in flow.observe(start).items():
-        assert_close(found[name][0], value, rtol=1e-14)
 
 
 def test_an_unknown_system_is_answered_with_the_nearest():
