@@ -49,9 +49,12 @@ def pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
             signal.signal(signal.SIGINT, heard)
         yield executor
     finally:
-        for child in set(multiprocessing.active_children()) - before:
+        mine = set(multiprocessing.active_children()) - before
+        for child in mine:
             child.terminate()
         executor.shutdown(cancel_futures=True)  # its thread waits for the processes: a second one that does may miss their end
+        for child in mine:
+            child.join()  # once was seen to be there still when that thread was done
 
 
 def until(wanted: Future, asked: Collection[Future], progress: Terminal, who: str, what: str) -> None:
