@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: run test lint types validate figures figures-fast benchmarks docs clean
+.PHONY: run test lint types validate figures figures-fast benchmarks docs pictures clean
 
 run: .venv/ready
 	$(BIN)/python -m spectral_ode run
@@ -32,6 +32,9 @@ benchmarks: .venv/ready-dev
 docs: .venv/ready-dev
 	$(BIN)/python docs/generate.py --check
 	PYTHONPATH=docs $(BIN)/zensical build --strict
+
+pictures: figures
+	@for old in docs/*.png docs/*.gif; do new=figures/out/$${old#docs/}; if [ -f $$new ]; then cp $$new $$old; fi; done
 
 clean:
 	rm -rf .venv runs figures/out site .cache

@@ -56,8 +56,10 @@ def _shade(axes: Axes, experiment: Experiment, *, words: bool = True) -> None:
     axes.axvspan(begin, end, color="0.93", zorder=-2)
     if not words:
         return
-    for x, word, align in ((begin, "warm-up ", "right"), ((begin + end) / 2, "emer-\ngence", "center"), (end, " convergence", "left")):
-        axes.annotate(word, (x, 1.0), xycoords=("data", "axes fraction"), ha=align, va="top", fontsize=style.SMALL, color="0.35")
+    small = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "fontsize": style.SMALL, "color": "0.35"}
+    for x, word, align, side in ((begin, "warm-up", "right", -3), (end, "convergence", "left", 3)):
+        axes.annotate(word, (x, 1.0), (side, -2), ha=align, va="top", **small)
+    axes.annotate("emergence", ((begin + end) / 2, 1.0), (0, 2), ha="center", va="bottom", **small)  # wider than its band
 
 
 def _loss(axes: Axes, experiment: Experiment) -> None:

@@ -63,8 +63,8 @@ def draw(experiments: dict[str, Experiment], width: float = style.FULL) -> Figur
         for axes, title, name in ((loss, f"a   loss, {training.runs} runs", "loss"), (value, "b   value weights, one run", r"$|v_i|$")):
             axes.set_title(title, loc="left", fontweight="bold", fontsize=8.5)
             axes.set_xscale("symlog", linthresh=1000, linscale=0.4)
-            axes.set_xlim(0, time[-1])
             axes.set_xticks([0, 1e3, 1e4, 1e5])
+            axes.set_xlim(0, time[-1])
             axes.set_ylabel(name)
             axes.set_xlabel(r"flow time $t$ = cumulative learning rate")
         upper.legend(*loss.get_legend_handles_labels(), loc="outside upper center", ncols=4 if wide else 2)

@@ -32,7 +32,7 @@ from spectral_ode.weights import largest
 WIDTH = 64  # members of a group: fewer or more are slower on a CPU
 EXPLICIT = ("tsit5", "dopri5", "dopri8")
 # Long vectors suit loops along the members: 1.5 times as fast with AVX-512; without it the option changes nothing.
-OPTIONS = integrate.QUICK | {"xla_cpu_prefer_vector_width": 512}
+OPTIONS = {"xla_cpu_prefer_vector_width": 512}
 _compiled: Any = functools.partial(eqx.filter_jit, compiler_options=OPTIONS)  # pyright: ignore[reportCallIssue]
 
 

@@ -26,8 +26,6 @@ from spectral_ode.trajectory import Trajectory
 from spectral_ode.weights import largest
 
 SOLVERS = {"tsit5": diffrax.Tsit5, "dopri5": diffrax.Dopri5, "dopri8": diffrax.Dopri8, "kvaerno5": diffrax.Kvaerno5}
-# About six tenths of the time to compile on a CPU (docs/benchmarks.md), and as fast to run; without effect elsewhere.
-QUICK = {"xla_cpu_use_fusion_emitters": False}
 # For solves that nothing differentiates: a quarter less to trace than what can be differentiated backwards.
 PLAIN: diffrax.AbstractAdjoint = diffrax.ForwardMode()
 STEADY = 1e-9  # a state is steady when |field| falls below this times |state| (largest entries), all phases being past
@@ -134,7 +132,7 @@ def _integrate(system, state, times, rtol, atol, solver, max_steps, steady, phas
 
 
 _nested = eqx.filter_jit(functools.partial(_integrate, adjoint=diffrax.RecursiveCheckpointAdjoint()))
-_alone: Any = eqx.filter_jit(_integrate, compiler_options=QUICK)  # pyright: ignore[reportCallIssue] (jax takes them at the top alone)
+_alone = eqx.filter_jit(_integrate)
 
 
 def _held(tree, length: int):

@@ -1,4 +1,4 @@
-"""Compiled programs on disk are whole or not there."""
+"""Compiled programs: quickly made, and on disk whole or not there."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ import sys
 import pytest
 from jax._src.lru_cache import LRUCache
 
-from spectral_ode import programs
+from spectral_ode import programs, runtime
 
 
 @pytest.fixture
@@ -41,6 +41,21 @@ def test_a_write_that_fails_leaves_nothing_behind(cache, tmp_path, monkeypatch):
         cache.put("one", b"x")
     assert list(tmp_path.iterdir()) == []
     assert cache.get("one") is None
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("", runtime.QUICK),
+        ("--xla_dump_to=here", f"--xla_dump_to=here {runtime.QUICK}"),
+        ("--xla_cpu_use_fusion_emitters=true", "--xla_cpu_use_fusion_emitters=true"),
+        (runtime.QUICK, runtime.QUICK),
+    ],
+)
+def test_what_the_user_tells_xla_stands(before, after, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", before)
+    runtime.configure()
+    assert os.environ["XLA_FLAGS"] == after
 
 
 @pytest.mark.slow
