@@ -13,24 +13,19 @@ from typing import Any
 from spectral_ode import document, programs
 from spectral_ode.problem import Problem
 
-# Half the time to compile a small program on a CPU, six tenths for a solve, and as fast to run; without effect elsewhere.
-QUICK = "--xla_cpu_use_fusion_emitters=false"
 PACKAGES = ("spectral-ode", "jax", "jaxlib", "diffrax", "equinox", "optax", "numpy")
 
 
 def configure(*, cache: bool = True) -> None:
-    """float64, quick compilation, and compiled programs kept on disk between processes. For entry points: a command, a script, a notebook.
+    """float64, and compiled programs kept on disk between processes. For entry points: a command, a script, a notebook.
 
     Equinox's runtime errors are host callbacks, and a program with callbacks is never kept on disk, so they are turned into NaN
-    (before Equinox is imported); results are checked on the host instead. XLA reads its flags when the first array is made.
+    (before Equinox is imported); results are checked on the host instead.
     """
     # Tracing makes many small objects; to look for cycles among them after every 700 is a tenth of the time of a short process.
     gc.set_threshold(50_000, *gc.get_threshold()[1:])
     if "equinox" not in sys.modules:
         os.environ.setdefault("EQX_ON_ERROR", "nan")
-    chosen = os.environ.get("XLA_FLAGS", "")
-    if QUICK.partition("=")[0] not in chosen:
-        os.environ["XLA_FLAGS"] = f"{chosen} {QUICK}".strip()
     import jax
 
     jax.config.update("jax_enable_x64", True)

@@ -51,7 +51,7 @@ def pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
     finally:
         mine = set(multiprocessing.active_children()) - before
         for child in mine:
-            child.terminate()
+            child.kill()  # what they write is written aside; other signals can be lost while a process begins
         executor.shutdown(cancel_futures=True)  # its thread waits for the processes: a second one that does may miss their end
         for child in mine:
             child.join()  # once was seen to be there still when that thread was done
