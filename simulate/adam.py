@@ -29,7 +29,7 @@ from spectral_ode.trajectory import Trajectory
 from spectral_ode.weights import stream
 
 STEPS = 1000  # at most so many between two looks at the clock of the checkpoints
-PROBED = 400  # tasks of each of the probes' two sets, and of the masks' one
+PROBED = 400  # tasks of each of the probes' two sets, and of the masks' one, if there are twice as many
 Learner = LinearTransformer | SoftmaxTransformer
 
 
@@ -101,7 +101,8 @@ def observe(model: Learner, episodes: Episodes) -> dict[str, Array]:
     if isinstance(model, LinearTransformer):
         spectra = jnp.stack([heads.schmidt(layer) for layer in model.layers]).astype(float)
         return seen | {"schmidt": spectra, "heads": heads.effective(spectra)}
-    some, others = (jax.tree.map(lambda leaf, first=first: leaf[first : first + PROBED], episodes) for first in (0, PROBED))
+    size = min(PROBED, episodes.targets.shape[0] // 2)
+    some, others = (jax.tree.map(lambda leaf, first=first: leaf[first : first + size], episodes) for first in (0, size))
     worth = importance.importance(model, some).astype(float)
     share = importance.shares(worth)
     return seen | {"importance": worth, "shares": share, "heads": importance.used(share), "probes": importance.probes(model, some, others)}

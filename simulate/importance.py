@@ -67,7 +67,9 @@ def _ridge(inputs: Float[Array, "m D"], labels: Float[Array, " m"]) -> tuple[Flo
     center = jnp.mean(inputs, axis=0)
     moved = inputs - center[None]
     S = moved.T @ moved / labels.size
-    return jnp.linalg.solve(S + PENALTY * jnp.mean(jnp.diag(S)) * jnp.eye(S.shape[0]), moved.T @ labels / labels.size), center
+    size = jnp.mean(jnp.diag(S))
+    penalty = PENALTY * jnp.where(size > 0, size, 1.0)  # where all inputs are alike nothing is read from them
+    return jnp.linalg.solve(S + penalty * jnp.eye(S.shape[0]), moved.T @ labels / labels.size), center
 
 
 def probes(model: Layered, train: Episodes, test: Episodes) -> Float[Array, " depths"]:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from close import assert_close
 
-from simulate import importance, in_context, linear_transformer, softmax_transformer
+from simulate import adam, importance, in_context, linear_transformer, softmax_transformer
 from simulate.in_context import Episodes
 from spectral_ode.systems.sparse.data import Law
 
@@ -54,6 +54,22 @@ def test_shares_heads_used_and_pruning():
     assert_close(importance.used(shares), [2.0, 36 / 26])
     assert_close(importance.pruned(found, (1,)), [[1, 1, 1], [0, 1, 0]])
     assert_close(importance.pruned(found, ()), jnp.ones((2, 3)))
+
+
+@pytest.mark.parametrize("tasks", [2, 8, 40])
+def test_few_test_tasks_are_enough_for_everything_that_is_recorded(model, tasks):
+    few = Episodes.draw(LAW, jax.random.key(7), tasks=tasks, queries=1)
+    for name, seen in adam.observe(model, few).items():
+        assert np.isfinite(seen).all(), name
+
+
+def test_states_that_are_all_alike_tell_a_probe_nothing():
+    class Blind:
+        def states(self, x, y, queries):
+            return jnp.ones((2, queries.shape[0], 3))
+
+    risks = importance.probes(Blind(), EPISODES, EPISODES)
+    assert_close(risks, [jnp.mean(jnp.minimum(EPISODES.targets.astype(float) ** 2, in_context.CLIP))] * 2, rtol=1e-6)  # float32
 
 
 def test_training_moves_what_it_should_and_not_the_mask(model):

@@ -184,7 +184,7 @@ class AdamTraining:
     def __post_init__(self) -> None:
         _descent(self.tasks, self.learning_rate, self.dtype, ("float32",))
         require(1 <= self.queries <= 10_000, f"training.queries is {self.queries}, but it must lie between 1 and 10000")
-        require(1 <= self.test_tasks <= 10**6, f"training.test_tasks is {self.test_tasks}, but it must lie between 1 and 1000000")
+        require(2 <= self.test_tasks <= 10**6, f"training.test_tasks is {self.test_tasks}, but it must lie between 2 and 1000000")
 
     def segments(self, end: float) -> tuple[tuple[float, int], ...]:
         """The clock counts steps."""
