@@ -70,9 +70,10 @@ def test_closed_form_inverts_to_machine_precision():
     assert_close(_scalar.inverse(_scalar.g(s)), s, rtol=1e-15)
 
 
-def test_closed_form_against_scipy():
+@pytest.mark.parametrize("share", [0.2, 1.0, 1.5, 30.0])  # of v*: below, at rest, and from above
+def test_closed_form_against_scipy(share):
     system = Separate.from_problem(Problem())
-    v0 = 0.2 * system.limit
+    v0 = share * system.limit
     times = np.linspace(0, 400, 50)
     found = solve_ivp(
         lambda t, v: np.asarray(system.scalar_field(jnp.asarray(v))), (0, 400), np.asarray(v0), "DOP853", times, rtol=1e-12, atol=1e-14
@@ -90,6 +91,20 @@ def test_solve_follows_the_closed_form_within_ten_tolerances(rtol):
         state = eqx.filter_jit(system.project)(draw(problem, run=run))
         found = solve(system, state, problem.times, rtol=rtol, phases=False)
         assert float(jnp.max(claim.distance(found.time[1:], {"v": found["v"][1:]}, state))) <= 10 * rtol
+
+
+def test_a_start_beyond_the_limit_comes_down_and_its_drops_are_past():
+    problem = Problem(start=Start(scale=3.0), horizon=40.0)
+    system = Separate.from_problem(problem)
+    (claim,) = [claim for claim in system.claims(problem) if claim.name == "solve = implicit closed form"]
+    start = draw(problem)
+    state = eqx.filter_jit(system.project)(start)
+    assert bool(jnp.any(state.v > system.limit))
+    found = solve(system, state, problem.times)
+    assert float(jnp.max(claim.distance(found.time[1:], {"v": found["v"][1:]}, state))) <= 1e-7  # 10 x rtol
+    half = jnp.stack([found.phases[f"half {d + 1}"] for d in range(system.limit.size)])
+    past = state.v > 0.9 * system.limit
+    assert_close(eqx.filter_jit(system.forecast)(start)["half"][past], half[past], rtol=0, atol=0)
 
 
 def test_a_moderate_start_follows_the_closed_form_pointwise():

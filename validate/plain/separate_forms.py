@@ -19,10 +19,29 @@ from validate.plain.numbers import ALGEBRA, Form, floats, levels_of, plainly
 
 
 def curve(problem: Problem) -> dict[str, Form]:
-    """The universal curve inverted, from far before a drop to far behind it: ten roundings, as its two steps promise."""
+    """The universal curve inverted, from far before a drop to far behind it: ten roundings, as its two steps promise.
+
+    On the way down some hundred, since the closed expression of p cancels that much where its series ends.
+    """
     s = np.concatenate([np.geomspace(1e-4, 0.5, 300), 1 - np.geomspace(0.5, 1e-12, 300)])
     there_and_back = eqx.filter_jit(lambda s: _scalar.inverse(_scalar.g(s)))(jnp.asarray(s))
-    return {"scalar curve, everywhere": Form(np.asarray(there_and_back) / s, np.ones(s.size), 2e-15)}
+    above = np.concatenate([np.geomspace(1e6, 2, 300), 1 + np.geomspace(1, 1e-12, 300)])
+    down_and_back = eqx.filter_jit(lambda s: _scalar.fallen(_scalar.fall(s)))(jnp.asarray(above))
+    begun, times = np.asarray([0.2, 0.9, 1.0, 1.2, 3.0, 3.7, 40.0]), np.asarray([1e-3, 0.2, 1.0, 2.5])
+    later = eqx.filter_jit(lambda s, t: _scalar.after(s[None], t[:, None]))(jnp.asarray(begun), jnp.asarray(times))
+    found = zip(np.asarray(later).tolist(), times.tolist(), strict=True)
+    with mpmath.workdps(20):
+        fallen = floats(np.asarray([mpmath.quad(lambda u: u**3 / (1 - u**3), [0, 1 / mpmath.mpf(s)]) for s in begun[3:]]))
+        way = lambda low, high: mpmath.quad(lambda s: 1 / (s**2 - s**5), [low, (low + high) / 2, high])
+        way_of = lambda low, high, t: way(mpmath.mpf(low), mpmath.mpf(high)) if low != 1 else mpmath.mpf(t)
+        took = [floats(np.asarray([way_of(*each, t) for each in zip(begun.tolist(), row, strict=True)])) / t for row, t in found]
+    return {
+        "scalar curve, everywhere": Form(np.asarray(there_and_back) / s, np.ones(s.size), 2e-15),
+        "scalar curve, everywhere above": Form(np.asarray(down_and_back) / above, np.ones(above.size), 1e-13),
+        "scalar curve, time of the fall": Form(eqx.filter_jit(_scalar.fall)(jnp.asarray(begun[3:])), fallen, ALGEBRA),
+        "scalar curve, from both sides": Form(np.asarray(took), np.ones(later.shape), 1e-9),
+        "scalar curve, at rest": Form(later[:, begun == 1], 1.0, ALGEBRA),
+    }
 
 
 def separate(problem: Problem) -> dict[str, Form]:

@@ -5,6 +5,11 @@ r"""The universal curve behind every direction: its implicit solution and the in
     F(s) = -ln(1-s)/3 + ln(1+s+s^2)/6 - arctan((2s+1)/sqrt 3)/sqrt 3
 
 ($dF/ds = s / (1 - s^3)$; derived here, the paper's own solution was not at hand.) Both logarithms are one: $ln(1 + 3s/(1-s)^2) / 6$.
+The same g holds for s > 1, where the curve comes down. There, with u = 1/s (derived, too):
+
+    du/dt = (1 - u^3) / u^3
+    t = p(u) - p(u_0),    p(u) = sum_{k>=0} u^(4+3k) / (4+3k)
+    p(u) = -u - ln(1-u)/3 + ln(1+u+u^2)/6 + (arctan((2u+1)/sqrt 3) - pi/6)/sqrt 3
 """
 
 import math
@@ -15,6 +20,7 @@ from jaxtyping import Array, Float
 EARLY = -math.pi / 6 / math.sqrt(3)  # F(0)
 LATE = math.log(3) / 6 - math.pi / 3 / math.sqrt(3) - 1  # g(s) + ln(1-s)/3 at s = 1
 HALF = math.log(7) / 6 - math.atan(2 / math.sqrt(3)) / math.sqrt(3) - 2  # g(1/2)
+SUMMED, TERMS = 0.3, 12  # below this u the series of p is summed, so far that the rest is rounding
 
 
 def _turn(s: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -46,3 +52,34 @@ def inverse(h: Float[Array, "..."]) -> Float[Array, "..."]:
         bend = jnp.where(upper, s * (2 + 3 * s + 4 * s**2) * (1 - s), -3 * s**4)  # its slope in y
         y = y + off * rate * (1 + 0.5 * off * bend)
     return s_of(y)
+
+
+def after(s: Float[Array, "..."], t: Float[Array, "..."]) -> Float[Array, "..."]:
+    """Where the curve is a time t later, from either side of its rest at 1."""
+    above = s > 1
+    rising = inverse(g(jnp.where(s < 1, s, 0.5)) + t)
+    falling = fallen(fall(jnp.where(above, s, 2.0)) + t)
+    return jnp.where(above, falling, jnp.where(s < 1, rising, 1.0))
+
+
+def fall(s: Float[Array, "..."]) -> Float[Array, "..."]:
+    """p(1/s): the time in which the curve comes down from infinity to s > 1."""
+    u = 1 / s
+    return _p(u, -jnp.log1p(-(u**4)) / 4)
+
+
+def fallen(t: Float[Array, "..."]) -> Float[Array, "..."]:
+    """The s > 1 with p(1/s) = t, by three steps of Newton in z = -ln(1-u^4)/4, of which p is between 1 and 4/3 times."""
+    u_of = lambda z: jnp.sqrt(jnp.sqrt(-jnp.expm1(-4 * z)))
+    z = t
+    for _ in range(3):
+        u = u_of(z)
+        z = z - (_p(u, z) - t) * (1 + u + u**2) / ((1 + u) * (1 + u**2))  # dz/dp
+    return 1 / u_of(z)
+
+
+def _p(u: Float[Array, "..."], z: Float[Array, "..."]) -> Float[Array, "..."]:
+    """p(u), given z as well: near u = 1 that has the digits which 1 - u has lost."""
+    series = sum(u ** (3 * k) / (4 + 3 * k) for k in range(TERMS))
+    logarithms = 4 * z / 3 + jnp.log(((1 + u) * (1 + u**2)) ** 2 * (1 + u + u**2)) / 6
+    return jnp.where(u < SUMMED, u**4 * series, logarithms - u + _turn(u) - math.pi / 6 / math.sqrt(3))

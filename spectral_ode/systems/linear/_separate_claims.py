@@ -176,7 +176,9 @@ def _distance(system, time: Float[Array, " time"], v: Float[Array, "time d"], st
 
     def one(t: Float[Array, ""], v: Float[Array, " d"]) -> Float[Array, " d"]:
         vertical = jnp.abs(v - system.closed_form(t, start)) / system.limit
-        inside = jnp.clip(v, start * (1 - 1e-9), system.limit * (1 - 1e-14))
+        side = jnp.where(start > system.limit, 1.0, -1.0)  # of the limit, on which the whole course is
+        ends = start * (1 + 1e-9 * side), system.limit * (1 + 1e-14 * side)
+        inside = jnp.clip(v, jnp.minimum(*ends), jnp.maximum(*ends))
         horizontal = jnp.abs(system.time_to(inside, start) / t - 1)
         # A direction that no head is left for stays at zero.
         return jnp.where(start > 0, jnp.minimum(vertical, horizontal), jnp.abs(v))

@@ -152,18 +152,18 @@ class Separate(AbstractReduction):
         return _escape.forecast(_escape.Head(weights.value, key + query, key - query), self.data)
 
     def forecast(self, weights: SeparateWeights) -> dict[str, Array]:
-        """Which head learns each direction, and when half of that drop is done (inf: never)."""
+        """Which head learns each direction, and when half of that drop is done (inf: never; 0: the start is past it)."""
         found = self._forecast(weights)
-        v0 = 1.0 / (self.data.g * found.blow_up)
-        return {"head": found.head, "half": self.time_to(HALF ** (1 / 3) * self.limit, v0)}
+        v0, middle = 1.0 / (self.data.g * found.blow_up), HALF ** (1 / 3) * self.limit
+        return {"head": found.head, "half": jnp.where(v0 < middle, self.time_to(middle, v0), 0.0)}
 
     def time_to(self, v: Float[Array, " d"], v0: Float[Array, " d"]) -> Float[Array, " d"]:
-        """The implicit solution: time at which the scalar ODE started at v0 reaches v."""
+        """The implicit solution: time at which the scalar ODE started at v0 reaches v, both below v* or both above it."""
         return (_scalar.g(v / self.limit) - _scalar.g(v0 / self.limit)) / (self.data.g * self.limit)
 
     def closed_form(self, t: Float[Array, ""], v0: Float[Array, " d"]) -> Float[Array, " d"]:
         """The implicit solution inverted to machine precision: v(t) of every direction."""
-        return self.limit * _scalar.inverse(_scalar.g(v0 / self.limit) + self.data.g * self.limit * t)
+        return self.limit * _scalar.after(v0 / self.limit, self.data.g * self.limit * t)
 
     def fixed_points(self) -> list[_saddles.FixedPoint]:
         """All 2^D fixed points with loss and stability, best first."""
