@@ -13,6 +13,7 @@ from spectral_ode.trajectory import Trajectory
 from validate.experiment import Experiment
 
 Measured = tuple[float, str]
+LASTS = 0.5  # of the time that it took to come there: so long a plateau must be for its height to be asked
 
 
 class Unmet(Exception):
@@ -54,7 +55,7 @@ def plateau_losses(experiment: Experiment, first: str, second: str) -> Measured:
     conspicuous = (np.arange(exact.size) + 1) % getattr(experiment.problem.attention, "rank", 1) == 0
     formed = ~np.isnan(difference).all(axis=0) & conspicuous
     if not formed.any():
-        raise Unmet("no plateau formed between two drops")
+        raise Unmet("no plateau between two drops lasted half as long as the way to it")
     typical = np.nanmedian(difference[:, formed], axis=0)
     each = ", ".join(f"{value:.1e}" for value in typical)
     return float(np.max(typical)), f"at plateau {', '.join(str(m + 1) for m in np.flatnonzero(formed))}: {each}"
@@ -171,14 +172,16 @@ def _phases(trajectory: Trajectory, kind: str) -> np.ndarray:
 def _plateaus(trajectory: Trajectory) -> np.ndarray:
     """Loss at the flattest saved point between "settled m" and "half m+1"; nan where fewer than three points lie between.
 
-    Not between "settled" and "left": a misaligned winner makes the next direction seem to move for a moment.
+    Two drops that nearly coincide, as they may at every start scale, leave no plateau between them: it must last `LASTS` as long as the
+    way to it. Not between "settled" and "left": a misaligned winner makes the next direction seem to move for a moment.
     """
     settled, half = (np.nan_to_num(_phases(trajectory, kind), nan=np.inf) for kind in ("settled", "half"))
     time, loss = np.asarray(trajectory.time), np.asarray(trajectory["loss"])
     found = np.full((settled.shape[0], settled.shape[1] - 1), np.nan)
     for run, m in np.ndindex(*found.shape):
-        inside = np.flatnonzero((time[run] > np.max(settled[run, : m + 1])) & (time[run] < np.min(half[run, m + 1 :])))
-        if inside.size >= 3:
+        begin, end = np.max(settled[run, : m + 1]), np.min(half[run, m + 1 :])
+        inside = np.flatnonzero((time[run] > begin) & (time[run] < end))
+        if inside.size >= 3 and end >= (1 + LASTS) * begin:
             slope = np.abs(np.gradient(loss[run, inside], time[run, inside]))
             found[run, m] = loss[run, inside[np.argmin(slope)]]
     return found
