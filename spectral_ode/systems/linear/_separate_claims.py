@@ -48,8 +48,8 @@ def separate(system, problem: Problem) -> tuple[Claim, ...]:
             place="eq. 19",
             exactness="asymptotic in the start scale",
             bound=1e-6 * max(1.0, small ** (3 if rank == 1 else 2)),
-            reason="1e-6 at start scale 0.01, where a plateau lasts half as long as the way to it; idle heads add a third order in their size, "
-            "ranks above one stay below a quadratic bound too",
+            reason="1e-6 at start scale 0.01, on plateaus that last half as long as the way to them; idle heads add a third order in "
+            "their size, ranks above one stay below a quadratic bound too",
             first="closed form",
             second="population",
             metric="plateau losses",
