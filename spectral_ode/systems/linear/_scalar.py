@@ -12,6 +12,7 @@ The same g holds for s > 1, where the curve comes down. There, with u = 1/s (der
     p(u) = -u - ln(1-u)/3 + ln(1+u+u^2)/6 + (arctan((2u+1)/sqrt 3) - pi/6)/sqrt 3
 """
 
+import functools
 import math
 
 import jax.numpy as jnp
@@ -80,6 +81,6 @@ def fallen(t: Float[Array, "..."]) -> Float[Array, "..."]:
 
 def _p(u: Float[Array, "..."], z: Float[Array, "..."]) -> Float[Array, "..."]:
     """p(u), given z as well: near u = 1 that has the digits which 1 - u has lost."""
-    series = sum(u ** (3 * k) / (4 + 3 * k) for k in range(TERMS))
+    series = functools.reduce(lambda rest, k: rest * u**3 + 1 / (4 + 3 * k), reversed(range(TERMS)), 0.0)
     logarithms = 4 * z / 3 + jnp.log(((1 + u) * (1 + u**2)) ** 2 * (1 + u + u**2)) / 6
     return jnp.where(u < SUMMED, u**4 * series, logarithms - u + _turn(u) - math.pi / 6 / math.sqrt(3))
